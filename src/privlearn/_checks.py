@@ -171,7 +171,7 @@ def checked(target: _T) -> _T:
         return {name: kind for name, kind in known.items() if name not in left}
 
     @functools.wraps(function)
-    def guarded(*args: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         known = kinds()
         at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
         for name, value in (*zip(at, args, strict=True), *named.items()):
@@ -180,9 +180,9 @@ def checked(target: _T) -> _T:
         return function(*args, **named)
 
     if isinstance(target, type):
-        target.__init__ = guarded  # type: ignore[misc]
+        target.__init__ = call  # type: ignore[misc]
         return target
-    return guarded  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
@@ -234,24 +234,24 @@ def fits(value: object, kind: Any) -> bool:
     if parts == (Any, Any) and origin is tuple:
         return True  # data, in whatever form: read elsewhere
     if origin is tuple and isinstance(value, tuple | list):
-        own = parts[:1] * len(value) if parts[1:] == (...,) else parts
-        return len(own) == len(value) and all(map(fits, value, own))
-    own = origin or kind
-    if own in (Iterable, Sequence) and isinstance(value, str | bytes):
+        kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(kinds) == len(value) and all(map(fits, value, kinds))
+    plain_kind = origin or kind
+    if plain_kind in (Iterable, Sequence) and isinstance(value, str | bytes):
         return False
-    if isinstance(value, list | tuple) and own in (Iterable, Sequence):
+    if isinstance(value, list | tuple) and plain_kind in (Iterable, Sequence):
         return all(fits(part, parts[0]) for part in value)
-    if own is Path:
+    if plain_kind is Path:
         return isinstance(value, os.PathLike)
-    if not isinstance(own, type) or own in (Any, object):
+    if not isinstance(plain_kind, type) or plain_kind in (Any, object):
         return True
-    protocol = getattr(own, "_is_protocol", False)
-    if not protocol and isinstance(value, own):
+    protocol = getattr(plain_kind, "_is_protocol", False)
+    if not protocol and isinstance(value, plain_kind):
         return True
     interface = (
-        [name for name in vars(own) if not name.startswith("_")]
+        [name for name in vars(plain_kind) if not name.startswith("_")]
         if protocol
-        else vars(own).get("_interface")
+        else vars(plain_kind).get("_interface")
     )
     return interface is not None and all(hasattr(value, name) for name in interface)
 
@@ -263,18 +263,18 @@ def in_words(kind: Any) -> str:
         return f"{', '.join(first)} or {last}" if first else last
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    own = get_origin(kind) or kind
-    if own is Callable:
+    plain_kind = get_origin(kind) or kind
+    if plain_kind is Callable:
         return "a function"
-    name = getattr(own, "__name__", str(own))
-    return _WORDS.get(name, f"{'an' if name[:1] in 'AEIOU' else 'a'} {_public(own, name)}")
+    name = getattr(plain_kind, "__name__", str(plain_kind))
+    return _WORDS.get(name, f"{'an' if name[:1] in 'AEIOU' else 'a'} {_public(plain_kind, name)}")
 
 
-def _public(own: Any, name: str) -> str:
+def _public(kind: Any, name: str) -> str:
     """The name under which users know a class of privlearn's."""
     from privlearn._lazy import PLACES  # only for an error
 
-    if not getattr(own, "__module__", "").startswith("privlearn"):
+    if not getattr(kind, "__module__", "").startswith("privlearn"):
         return name
     if name in sys.modules["privlearn"].__all__:
         return f"pv.{name}"

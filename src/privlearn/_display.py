@@ -38,10 +38,10 @@ class Described:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        title, rows = self._fitted()
+        title, rows = self._fit_to_screen()
         return "\n".join([title, *(f"  {label}: {text}" for label, text in rows)])
 
-    def _fitted(self) -> Summary:
+    def _fit_to_screen(self) -> Summary:
         """The summary, each part on a line and all of it within a screen."""
         title, rows = self._summary()
         title, rows = shortened(title, _LONGEST_TITLE), rows[:_MOST_ROWS]
@@ -49,12 +49,12 @@ class Described:
         room = (_LONGEST - len(title) - sum(len(label) + 5 for label in labels)) // max(
             1, len(rows)
         )
-        texts = (shortened(_rounded(text), min(room, _LONGEST_TEXT)) for _, text in rows)
+        texts = (shortened(_round_numbers(text), min(room, _LONGEST_TEXT)) for _, text in rows)
         return Summary(title, list(zip(labels, texts, strict=True)))
 
     def _repr_html_(self) -> str:
         """A table for notebooks, its texts escaped."""
-        title, rows = self._fitted()
+        title, rows = self._fit_to_screen()
         left = 'style="text-align: left"'
         cells = (
             f"<tr><th {left}>{for_html(label)}</th><td {left}>{for_html(text)}</td></tr>"
@@ -64,7 +64,7 @@ class Described:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(cells)}</tbody></table>"
 
 
-def _rounded(text: str) -> str:
+def _round_numbers(text: str) -> str:
     """Numbers of many digits to six of them: what is shown is no certificate."""
     return re.sub(r"(?<![\w.])\d+\.\d{7,}(?![\w.])", lambda number: f"{float(number[0]):.6g}", text)
 

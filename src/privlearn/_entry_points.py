@@ -38,7 +38,7 @@ def load(group: str, name: str) -> Any:
             f"two installed packages have an entry point {name!r} in {group}: {places}. Uninstall "
             "one of them"
         )
-    return _imported(points[0]) if points else None
+    return _load(points[0]) if points else None
 
 
 def load_all(group: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def load_all(group: str) -> dict[str, Any]:
     return loaded
 
 
-def _imported(point: EntryPoint) -> Any:
+def _load(point: EntryPoint) -> Any:
     try:
         return point.load()
     except Exception as error:  # whatever another package's code raises

@@ -174,8 +174,8 @@ def _function_of(name: str) -> Callable[..., Any]:
     turned = f"__{name[3:]}"
     apply: Callable[..., Any] | None = _BUILTIN.get(turned) or getattr(operator, turned, None)
     if name.startswith("__r") and apply:
-        return lambda own, other: apply(other, own)
-    return lambda own, *others: getattr(own, name)(*others)
+        return lambda number, other: apply(other, number)
+    return lambda number, *others: getattr(number, name)(*others)
 
 
 def _follow(kind: type, base: type) -> None:
@@ -189,8 +189,8 @@ def _follow(kind: type, base: type) -> None:
         function = _function_of(name)
         if isinstance(what, types.GetSetDescriptorType):
 
-            def part(own: Any, name: str = name) -> Any:
-                return private_figures(getattr(plain(own), name))
+            def part(figure: Any, name: str = name) -> Any:
+                return private_figures(getattr(plain(figure), name))
 
             setattr(kind, name, property(part))
         elif isinstance(what, types.MethodDescriptorType | types.WrapperDescriptorType):

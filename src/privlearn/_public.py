@@ -149,7 +149,7 @@ def to_json(value: Any) -> Any:
         }
     elif is_registered(value):
         written = [
-            part.name for part in fields(value) if not _left_out(part, getattr(value, part.name))
+            part.name for part in fields(value) if not _is_omitted(part, getattr(value, part.name))
         ]
         return {"kind": value.kind} | {name: to_json(getattr(value, name)) for name in written}
     for kind, (cls, write, _) in _FORMS.items():
@@ -161,7 +161,7 @@ def to_json(value: Any) -> Any:
     )
 
 
-def _left_out(part: Field[Any], value: object) -> bool:
+def _is_omitted(part: Field[Any], value: object) -> bool:
     """Whether a field is left out of what is written, because it has its default."""
     return "omitted" in part.metadata and value == part.default
 

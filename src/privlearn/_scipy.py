@@ -17,7 +17,7 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     def function() -> Callable[..., Any]:
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
 
-    return lambda *given, **options: function()(*given, **options)
+    return lambda *values, **options: function()(*values, **options)
 
 
 irfft = _later("scipy.fft", "irfft")

@@ -86,11 +86,11 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
     elif origin in (Union, types.UnionType):
         each = [list(unfit(value, part, name)) for part in parts]
         if all(each):
-            within = (own[0] for own in each if not own[0].startswith(f"{where} is "))
+            within = (reasons[0] for reasons in each if not reasons[0].startswith(f"{where} is "))
             yield next(within, f"{where} is of another kind")
     elif origin is Literal:
         if not any(type(value) is type(part) and value == part for part in parts):
-            yield f"{where} is {_quoted(value)}, and may be {', '.join(map(repr, parts))}"
+            yield f"{where} is {_quote(value)}, and may be {', '.join(map(repr, parts))}"
     elif origin is list:
         most = value if isinstance(value, list) and len(value) <= LONGEST_LIST else None
         if most is None:
@@ -114,16 +114,16 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
         else:
             for key, part in value.items():
                 yield from unfit(key, parts[0], f"a name in {where}")
-                yield from unfit(part, parts[1], f"{name}.{_quoted(key)}")
+                yield from unfit(part, parts[1], f"{name}.{_quote(key)}")
     elif shape is Any:
         return  # its reader looks at it
     elif shape is Epsilon:
         if value != math.inf and not (_is_plain(value, float) and value >= 0):
-            yield f"{where} is {_quoted(value)}: expected a number of at least 0"
+            yield f"{where} is {_quote(value)}: expected a number of at least 0"
     elif shape is Open:
         yield from [] if is_short(value) else [f"{where} is too long or too deep"]
     elif not _is_plain(value, shape):
-        yield f"{where} is {_quoted(value)}: expected {getattr(shape, '__name__', shape)}"
+        yield f"{where} is {_quote(value)}: expected {getattr(shape, '__name__', shape)}"
 
 
 @cache
@@ -138,7 +138,7 @@ def _unfit_fields(value: Any, shape: Any, name: str) -> Iterator[str]:
         return
     known = fields_of(shape)
     for key in sorted(map(str, set(value) - set(known)))[:5]:
-        yield f"{_quoted(f'{name}.{key}' if name else key)} is unknown"
+        yield f"{_quote(f'{name}.{key}' if name else key)} is unknown"
     for key in sorted(shape.__required_keys__ - set(value)):
         yield f"{f'{name}.{key}' if name else key} is missing"
     for key, part in value.items():
@@ -186,7 +186,7 @@ def is_short(value: Any, most: int = _MOST_OPEN, deepest: int = _DEEPEST_OPEN) -
         for part in level:
             seen += 1
             if isinstance(part, dict):
-                inner += [own for key, own in part.items()]
+                inner += [inner_value for key, inner_value in part.items()]
                 if not all(len(str(key)) <= 100 for key in part):
                     return False
             elif isinstance(part, list | tuple):
@@ -202,7 +202,7 @@ def is_short(value: Any, most: int = _MOST_OPEN, deepest: int = _DEEPEST_OPEN) -
     return not level
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
     return printable(value)[:60]

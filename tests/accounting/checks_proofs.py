@@ -175,7 +175,7 @@ def check_each_tilt_is_an_upper_bound() -> None:
     with mpmath.workdps(40):
         p, q = binomial(pair, n, pld.Composition(h, -41, np.ones(83), np.ones(83), 0.0, 0.0))
         for tilt in (-9.0, 0.0, 0.5, 1.0, 7.3, 40.0):
-            law = composing._tilted([pair], [n], 96, tilt)
+            law = composing._tilt([pair], [n], 96, tilt)
             for weight, exact in ((1.0, p), (0.0, q)):
                 found, _ = law.on(cells, h * cells, weight)
                 assert all(

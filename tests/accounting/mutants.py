@@ -35,15 +35,15 @@ MUTANTS = [
     Mutant(
         "folded tails are forgotten",
         doubling.trim,
-        "kept[0] + mean",
-        "kept[0]",
+        "inner[0] + mean",
+        "inner[0]",
         "check_masses_are_kept",
     ),
     Mutant(
         "a price of few levels decides",
         calibration.solve_noise,
-        "_solved(exact, target",
-        "_solved(rough, target",
+        "_solve(exact, target",
+        "_solve(rough, target",
         "check_calibration_of_many_noise_levels_is_decided_by_their_own_price",
     ),
     Mutant(

@@ -153,7 +153,7 @@ MUTANTS = [
         "for sigma in [largest] * len(sigmas)]",
         TOGETHER,
     ),
-    Mutant("folded masses at one end only", doubling.trim, "kept[-1] + mass", "kept[-1]", MEANS),
+    Mutant("folded masses at one end only", doubling.trim, "inner[-1] + mass", "inner[-1]", MEANS),
     Mutant(
         "windows of sums without room for rounding",
         partition._sum_window,

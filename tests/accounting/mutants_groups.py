@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "a ledger states one example's price",
-        ledger.Ledger._priced,
+        ledger.Ledger._price,
         "delta, unit.group_size)",
         "delta)",
         "check_ledgers_price_the_group",

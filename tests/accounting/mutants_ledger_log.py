@@ -16,7 +16,7 @@ DISK = "check_a_large_ledgers_charge_is_on_the_disk_first"
 SIZE = "check_large_files_stay_small_enough_to_be_read"
 ADDED = "check_charges_one_by_one_add_up_to_all_of_them"
 MUTANTS = [
-    Mutant("lost lines go unseen", ledger_log.read_on, "if not kept:", "if False:", EDITED),
+    Mutant("lost lines go unseen", ledger_log.read_on, "if not intact:", "if False:", EDITED),
     Mutant(
         "edited lines are believed",
         ledger_log._body,
@@ -26,14 +26,14 @@ MUTANTS = [
     ),
     Mutant(
         "lines do not know what came before",
-        ledger_log._chained,
+        ledger_log._chain,
         "before.encode() + body",
         "body",
         EDITED,
     ),
     Mutant(
         "edited marks are believed",
-        ledger_log._covered,
+        ledger_log._read_mark,
         "mark == _mark(length, digest)",
         "True",
         CRASHED,
@@ -54,8 +54,8 @@ MUTANTS = [
     ),
     Mutant(
         "one mark alone is believed",
-        ledger_log._promised,
-        "max(_covered(head[_WIDTH : 2 * _WIDTH]), ",
+        ledger_log._read_longer_mark,
+        "max(_read_mark(head[_WIDTH : 2 * _WIDTH]), ",
         "max((0, ''), ",
         CRASHED,
     ),
@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "lines of others are not read",
         ledger_file.LedgerFile._read,
-        "_keep(_changed(state, changes), place",
+        "_keep(_apply(state, changes), place",
         "_keep(state, place",
         OTHERS,
     ),
@@ -96,14 +96,14 @@ MUTANTS = [
     ),
     Mutant(
         "lines grow past what is read",
-        ledger_file.LedgerFile._appended,
+        ledger_file.LedgerFile._append,
         "min(2 * document, _LARGEST)",
         "2 * document",
         SIZE,
     ),
     Mutant(
         "large files are never written as a whole",
-        ledger_file.LedgerFile._appended,
+        ledger_file.LedgerFile._append,
         "min(2 * document, _LARGEST)",
         "_LARGEST",
         SIZE,

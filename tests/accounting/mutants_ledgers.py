@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "summing up forgets how often",
-        ledger_state._counted,
+        ledger_state._count_mechanisms,
         "Repeated(leaf, times)",
         "leaf",
         "check_very_many_entries_are_summed_up",

@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "tilted by twice as much as is taken back",
-        composing._tilted,
+        composing._tilt,
         "exponents = tilt * losses",
         "exponents = 2 * tilt * losses",
         TILTS,

@@ -30,7 +30,7 @@ MUTANTS = [
     Mutant("half of the noise", noise.add_gaussian, "alpha=std", "alpha=std / 2", FULL),
     Mutant(
         "no noise",
-        release._noised,
+        release._add_noise,
         "if isinstance(stream, CorrelatedStream):",
         "return part.values\n        if isinstance(stream, CorrelatedStream):",
         FULL,

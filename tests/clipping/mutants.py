@@ -409,14 +409,14 @@ MUTANTS = [
     ),
     Mutant(
         "the count is released without noise",
-        release._noised,
+        release._add_noise,
         "add_gaussian(values,",
         "add_gaussian(values[: -1 if len(values) > 1 else None],",
         "check_every_released_tensor_is_noisy",
     ),
     Mutant(
         "biases are released without noise",
-        release._noised,
+        release._add_noise,
         "add_gaussian(values,",
         "add_gaussian([value for value in values if value.dim() > 1],",
         "check_every_released_tensor_is_noisy",

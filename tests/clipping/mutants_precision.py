@@ -11,14 +11,14 @@ MUTANTS = [
     Mutant(
         "products stay as they were set",
         precision.single_precision,
-        "own.fp32_precision = _FULL",
+        "setting.fp32_precision = _FULL",
         "pass",
         CHECK,
     ),
     Mutant(
         "settings are not put back",
         precision.single_precision,
-        "own.fp32_precision = before",
+        "setting.fp32_precision = before",
         "pass",
         CHECK,
     ),

@@ -84,15 +84,15 @@ MUTANTS = [
     Mutant(
         "a release of nothing draws no noise",
         release.release,
-        "[_noised(part,",
-        "[part.values if not any(value.any() for value in part.values) else _noised(part,",
+        "[_add_noise(part,",
+        "[part.values if not any(value.any() for value in part.values) else _add_noise(part,",
         "check_charges_come_first_and_every_release_draws",
     ),
     Mutant(
         "the charge comes after the noise",
         release.release,
         "    sample.spend(mechanism, adjacency, ledger)",
-        "    [_noised(part, noise_multiplier, stream) for part in parts]\n    "
+        "    [_add_noise(part, noise_multiplier, stream) for part in parts]\n    "
         "sample.spend(mechanism, adjacency, ledger)",
         "check_charges_come_first_and_every_release_draws",
     ),

@@ -345,14 +345,14 @@ MUTANTS = [
     Mutant(
         "paid validations may be said to be free",
         plan.contradictions,
-        'stated["noise"] != plan.schedule.noise or',
+        'validation["noise"] != plan.schedule.noise or',
         "",
         REACTED,
     ),
     Mutant(
         "any validations may be said to be public",
         plan.contradictions,
-        'or stated["public"] is not (plan.schedule.noise is None)',
+        'or validation["public"] is not (plan.schedule.noise is None)',
         "",
         REACTED,
     ),

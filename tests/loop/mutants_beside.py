@@ -214,7 +214,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise is drawn that nobody was shown",
-        release._noised,
+        release._add_noise,
         "with stream.drawing_for(values, places):",
         "stream._drawing = True\n    if True:",
         SCALED,

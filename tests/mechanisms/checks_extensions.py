@@ -83,7 +83,7 @@ class Filled(CorrelatedStream):
         torch._foreach_div_(fresh, float(first))
         self._before = [[own.clone() for own in fresh], *self._before]
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         return {}
 
     def _go_on(self, kept: dict[str, Any]) -> None:

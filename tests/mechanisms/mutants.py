@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise on a grid is drawn in floating point",
-        release._noised,
+        release._add_noise,
         "stream.discrete:",
         "False:",
         "check_low_bits_tell_nothing_on_a_grid",
@@ -117,14 +117,14 @@ MUTANTS = [
     ),
     Mutant(
         "refined draws start anew",
-        noise._refined,
+        noise._refine,
         "radius << 64",
         "0 << 64",
         "check_rounded_draws_are_exact",
     ),
     Mutant(
         "refined angles make two turns",
-        noise._refined,
+        noise._refine,
         "mpmath.ldexp(angle, 1 - bits)",
         "mpmath.ldexp(angle, 2 - bits)",
         "check_rounded_draws_are_exact",
@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         "half a word is lost",
-        streams._restored,
+        streams._restore,
         "{**state,",
         '{**state, "has_uint32": 0,',
         "check_streams_go_on_where_they_were",

@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant(
         "fresh noise after an interruption",
         STREAM._go_on,
-        'list(one) for one in kept["past"]',
+        'list(one) for one in state["past"]',
         "list(one) for one in ()",
         RESUMED,
     ),
@@ -125,14 +125,14 @@ MUTANTS = [
     ),
     Mutant(
         "columns longer than one",
-        banded._optimised,
+        banded._optimise,
         "math.sqrt(float(c @ c)) * (1 + _ROOM)",
         "c[0]",
         "check_no_column_is_longer_than_one",
     ),
     Mutant(
         "columns of norm one in L1",
-        banded._optimised,
+        banded._optimise,
         "math.sqrt(float(c @ c))",
         "np.abs(c).sum()",
         "check_no_column_is_longer_than_one",

@@ -79,14 +79,14 @@ MUTANTS = [
     ),
     Mutant(
         "a stream's own add is called",
-        release._noised,
+        release._add_noise,
         "CorrelatedStream.add(stream, values,",
         "stream.add(values,",
         "check_release_adds_noise_whatever_a_subclass_does",
     ),
     Mutant(
         "anything with words is a stream",
-        release._noised,
+        release._add_noise,
         "not NoiseStream.is_one(stream)",
         "False",
         STREAM,

@@ -157,7 +157,7 @@ MUTANTS = [
     Mutant(
         "noise that is drawn again is not scaled",
         bisr.BISR.inverse,
-        'root * scale(self._unscaled(steps), count("separation", separation))',
+        'root * scale(self._raw_column(steps), count("separation", separation))',
         "root",
         COVARIANCE,
     ),
@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         "bands of fresh noise after an interruption",
         REDRAWN._go_on,
-        'for key, position in kept["past"]',
+        'for key, position in state["past"]',
         "for key, position in ()",
         RESUMED,
     ),
@@ -193,13 +193,13 @@ MUTANTS = [
     Mutant(
         "fresh buffers after an interruption",
         BUFFERED._go_on,
-        'for one in kept["buffers"]',
+        'for one in state["buffers"]',
         "for one in ()",
         RESUMED,
     ),
     Mutant(
         "tensors are kept of noise that is drawn again",
-        REDRAWN._kept,
+        REDRAWN._save,
         '"past": past',
         '"past": past, "noise": [0.0] * 1000',
         RESUMED,
@@ -267,7 +267,7 @@ MUTANTS = [
     # Several processes.
     Mutant(
         "every process adds the noise of the whole's beginning",
-        release._noised,
+        release._add_noise,
         "add(stream, values, multiplier * part.sensitivity, places)",
         "add(stream, values, multiplier * part.sensitivity)",
         SHARED,

@@ -177,7 +177,7 @@ MUTANTS = [
     ),
     Mutant(
         "fields at their defaults are left out",
-        _public._left_out,
+        _public._is_omitted,
         '"omitted" in part.metadata and ',
         "",
         READ,

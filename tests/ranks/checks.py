@@ -202,7 +202,7 @@ def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
         path = Path(there) / "book.json"
         Ledger.open(path, Budget(epsilon=100.0, delta=1e-5))
         charged, drawn = [0], [0] * 2
-        noised, charge = release._noised, Ledger.charge
+        noised, charge = release._add_noise, Ledger.charge
         place: dict[int, int] = {}
 
         def counted_charge(self: Ledger, event: Event, adjacency: Adjacency) -> None:
@@ -222,7 +222,7 @@ def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
             return noised(part, multiplier, stream)
 
         with (
-            mock.patch.object(release, "_noised", counted),
+            mock.patch.object(release, "_add_noise", counted),
             mock.patch.object(Ledger, "charge", counted_charge),
         ):
             together(2, work)
@@ -266,7 +266,7 @@ def check_a_refusal_is_one_for_all() -> None:
     ):
         assert isinstance(result, BudgetExceeded), result
     drawn: list[int] = []
-    noised, charge, paid = release._noised, Ledger.charge, [0]
+    noised, charge, paid = release._add_noise, Ledger.charge, [0]
 
     def refusing(self: Ledger, event: Event, adjacency: Adjacency) -> None:
         if self.budget is not None:
@@ -280,7 +280,7 @@ def check_a_refusal_is_one_for_all() -> None:
         return noised(*given)
 
     with (
-        mock.patch.object(release, "_noised", counted),
+        mock.patch.object(release, "_add_noise", counted),
         mock.patch.object(Ledger, "charge", refusing),
     ):
         budget = Budget(epsilon=100.0, delta=1e-5)

@@ -37,8 +37,8 @@ PLACES: dict[str, tuple[Any, str, bool]] = {
     "before a charge": (Ledger, "charge", True),
     "charged": (Ledger, "charge", False),
     "before its sum is sent": (Ranks, "scattered", True),
-    "before its noise": (release, "_noised", True),
-    "after its noise": (release, "_noised", False),
+    "before its noise": (release, "_add_noise", True),
+    "after its noise": (release, "_add_noise", False),
     "before a checkpoint": (shards, "save_shards", True),
     "before its shards are written": (FileSystemWriter, "write_data", True),
     "after its shards were written": (FileSystemWriter, "write_data", False),
@@ -79,7 +79,7 @@ def writing_down(folder: Path) -> Iterator[None]:
     """A block that keeps, for the time after a kill, how many releases were charged when noise was
     drawn last.
     """
-    noised, charge, charged = release._noised, Ledger.charge, [0]
+    noised, charge, charged = release._add_noise, Ledger.charge, [0]
     file = os.open(folder / f"drawn by {dist.get_rank()}", os.O_CREAT | os.O_WRONLY)
 
     def counted_charge(self: Ledger, event: Any, adjacency: Any) -> None:
@@ -91,7 +91,7 @@ def writing_down(folder: Path) -> Iterator[None]:
         return noised(*given)
 
     with (
-        mock.patch.object(release, "_noised", counted),
+        mock.patch.object(release, "_add_noise", counted),
         mock.patch.object(Ledger, "charge", counted_charge),
     ):
         yield

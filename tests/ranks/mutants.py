@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "slices are handed out before their noise",
-        release._noised,
+        release._add_noise,
         "if isinstance(stream, CorrelatedStream):",
         "part.share and part.share.complete(part.values)\n"
         "        if isinstance(stream, CorrelatedStream):",

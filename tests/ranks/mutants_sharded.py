@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise knows nothing of shards",
-        release._noised,
+        release._add_noise,
         "part.sensitivity, stream, places)",
         "part.sensitivity, stream)",
         STEP,

@@ -61,7 +61,7 @@ def train(drawn: mmap.mmap, *options: str) -> int:
     """
     # steps on made-up rows, on a ledger of their own, would be counted, too
     dry_run._MANY_STEPS = 1 << 60
-    noised, charge = release._noised, Ledger.charge
+    noised, charge = release._add_noise, Ledger.charge
     spent = [0]
 
     def counted_charge(self: Ledger, event: Event, adjacency: Adjacency) -> None:
@@ -72,7 +72,7 @@ def train(drawn: mmap.mmap, *options: str) -> int:
         drawn[:8] = max(spent[0], int.from_bytes(drawn[:8], "little")).to_bytes(8, "little")
         return noised(*args)  # type: ignore[arg-type]
 
-    release._noised, Ledger.charge = counted, counted_charge  # type: ignore[assignment, method-assign]
+    release._add_noise, Ledger.charge = counted, counted_charge  # type: ignore[assignment, method-assign]
     return cli.main([*TRAIN, *options])
 
 

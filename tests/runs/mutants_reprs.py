@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "a repr is as long as what it holds",
-        _display.Described._fitted,
+        _display.Described._fit_to_screen,
         "min(room, _LONGEST_TEXT)",
         "10_000",
         SHORT,

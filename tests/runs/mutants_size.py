@@ -281,8 +281,8 @@ MUTANTS = [
     Mutant(
         "any number of processes",
         world.require_one_process,
-        "int(given) > 1",
-        "int(given) > 99",
+        "int(processes) > 1",
+        "int(processes) > 99",
         ONE,
     ),
     Mutant(

@@ -74,7 +74,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise ignores the sensitivity",
-        release._noised,
+        release._add_noise,
         "multiplier * part.sensitivity",
         "multiplier",
         "check_noise_has_the_stated_scale",
@@ -104,7 +104,7 @@ MUTANTS = [
         "noise before the charge",
         release.release,
         "    sample.spend(mechanism, adjacency, ledger)",
-        "    [_noised(part, noise_multiplier, stream) for part in parts]\n    "
+        "    [_add_noise(part, noise_multiplier, stream) for part in parts]\n    "
         "sample.spend(mechanism, adjacency, ledger)",
         "check_nothing_is_drawn_over_budget",
     ),

@@ -75,13 +75,13 @@ MUTANTS = [
     Mutant(
         "undecided numbers of rows are the smaller ones",
         inclusion._counts,
-        "_decided(int(words[block]), chance, size, rng)",
+        "_decide(int(words[block]), chance, size, rng)",
         "counts[block]",
         EDGES,
     ),
     Mutant(
         "further digits are all zero",
-        inclusion._decided,
+        inclusion._decide,
         "| int(_words(1, rng)[0])",
         "| 0 * len(_words(1, rng))",
         EDGES,

@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "the mass of rare draws is left out",
-        truncation._mixed,
+        truncation._mix,
         "+= chance * rare.q",
         "+= 0 * rare.q",
         PAID,
@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "groups among few places are priced",
-        truncation._mixed,
+        truncation._mix,
         "share * mass + chance",
         "share * mass",
         GROUPS,

@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "an encoder may be another each time",
         modules.ExternalModule.__init__,
-        "_digest(_made(spec, seed=1)) != self.digest",
+        "_digest(_call_function(spec, seed=1)) != self.digest",
         "False",
         "check_an_encoder_that_is_another_each_time_is_refused",
     ),
@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "weights of a custom encoder are published",
         modules.ExternalModule.__init__,
-        "self._held = (made,)",
-        "self._held = nn.ModuleList([made])",
+        "self._held = (module,)",
+        "self._held = nn.ModuleList([module])",
         "check_an_encoder_of_ones_own_is_named_and_not_published",
     ),
     Mutant(
@@ -238,21 +238,21 @@ MUTANTS = [
     ),
     Mutant(
         "random units see coefficients that are not whitened",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         ' @ self.get_buffer("whitening")',
         "",
         "check_random_units_by_hand",
     ),
     Mutant(
         "places are not brought to one length",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         "_unit(places)",
         "places",
         "check_random_units_by_hand",
     ),
     Mutant(
         "places are centred over the batch",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         'self.get_buffer("local_mean")',
         "_logarithms(x, self.scale).mean((0, 1, 2))",
         "check_features_of_an_example_are_its_own",
@@ -295,7 +295,7 @@ MUTANTS = [
     Mutant(
         "a published model forgets that it mirrors",
         specs.ScatterRandom.empty,
-        "own.mirror == 1",
+        "transform.mirror == 1",
         "False",
         "check_published_directions_come_back",
     ),

@@ -8,14 +8,14 @@ from tests.support.mutant import Mutant, suite_of
 MUTANTS = [
     Mutant(
         "maps are brought to mean 0 over the batch",
-        drawn_encoder.DrawnEncoder._seen,
+        drawn_encoder.DrawnEncoder._encode,
         "2 * x.float() - 1",
         "2 * (x - x.mean()).float()",
         "check_joined_features_of_an_example_are_its_own",
     ),
     Mutant(
         "nothing is added to what a convolution was given",
-        drawn_encoder.DrawnEncoder._seen,
+        drawn_encoder.DrawnEncoder._encode,
         "if inputs == outputs",
         "if False",
         "check_the_encoder_by_hand",

@@ -198,8 +198,8 @@ MUTANTS = [
     Mutant(
         "digests of rows are published",
         precomputed.PrecomputedRows.describe,
-        '"digest": own.digest',
-        '"digest": own.digest, "rows": "0"',
+        '"digest": encoder.digest',
+        '"digest": encoder.digest, "rows": "0"',
         TRAINS,
     ),
     Mutant(

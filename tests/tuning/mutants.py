@@ -369,7 +369,7 @@ MUTANTS = [
     Mutant(
         "any candidate may be said to have been chosen",
         plan.Plan.follows,
-        "else stated == most",
+        "else taken == most",
         "else True",
         "check_tuned_certificates_are_recomputed",
     ),

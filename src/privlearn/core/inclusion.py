@@ -98,11 +98,11 @@ def _counts(blocks: int, chance: int, size: int, rng: np.random.Generator) -> ND
     )
     most = np.searchsorted(np.array(low, np.uint64), words, side="right")
     for block in np.flatnonzero(most != counts):  # hardly ever: about 20 words of 2^64
-        counts[block] = _decided(int(words[block]), chance, size, rng)
+        counts[block] = _decide(int(words[block]), chance, size, rng)
     return counts
 
 
-def _decided(word: int, chance: int, size: int, rng: np.random.Generator) -> int:
+def _decide(word: int, chance: int, size: int, rng: np.random.Generator) -> int:
     """How many rows a block has whose first 64 binary digits `word` don't say it: further digits
     are drawn.
     """

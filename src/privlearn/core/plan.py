@@ -543,10 +543,10 @@ class Plan(AbstractPlan):
             )
         steps = self.sampling.steps(1)
         epochs = facts["epochs"] if self.filter else self.epochs
-        most, stated = steps * epochs, facts["steps"]
-        fits = 0 <= stated <= most if facts.get("left_early") is True else stated == most
+        most, taken = steps * epochs, facts["steps"]
+        fits = 0 <= taken <= most if facts.get("left_early") is True else taken == most
         if steps == self.sampling.steps(10**9) and not fits:  # it does not depend on the rows
-            problems.append(f"{str(stated)[:40]} steps are stated, and {epochs} epochs have {most}")
+            problems.append(f"{str(taken)[:40]} steps are stated, and {epochs} epochs have {most}")
         if (self.temperature is not None and facts.get("left_early") is not True) != (
             "fitted_temperature" in facts
         ):
@@ -678,16 +678,19 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
                 )
             ]
         return []
-    stated, sigmas = facts["validation"], facts["noise_multipliers"]
-    accuracies = stated["accuracies"]
-    if set(stated) != {"rows", "public", "noise", "accuracies"} or len(accuracies) > plan.epochs:
+    validation, sigmas = facts["validation"], facts["noise_multipliers"]
+    accuracies = validation["accuracies"]
+    if (
+        set(validation) != {"rows", "public", "noise", "accuracies"}
+        or len(accuracies) > plan.epochs
+    ):
         return [
             (
                 f"expected rows, public, noise and at most {plan.epochs} accuracies of the "
                 "validations, one for each epoch"
             )
         ]
-    if stated["noise"] != plan.schedule.noise or stated["public"] is not (
+    if validation["noise"] != plan.schedule.noise or validation["public"] is not (
         plan.schedule.noise is None
     ):
         return [

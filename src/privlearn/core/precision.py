@@ -24,15 +24,15 @@ def single_precision(device: torch.device) -> Iterator[None]:
     """For the block, products on `device` are in full precision; the caller's settings are put
     back.
     """
-    held = [(own, own.fp32_precision) for own in _settings(device.type)]
-    reduced = [(own, before) for own, before in held if before != _FULL]
-    for own, _ in reduced:
-        own.fp32_precision = _FULL
+    held = [(setting, setting.fp32_precision) for setting in _settings(device.type)]
+    reduced = [(setting, before) for setting, before in held if before != _FULL]
+    for setting, _ in reduced:
+        setting.fp32_precision = _FULL
     try:
         yield
     finally:
-        for own, before in reduced:
-            own.fp32_precision = before
+        for setting, before in reduced:
+            setting.fp32_precision = before
 
 
 @lru_cache
@@ -44,4 +44,4 @@ def _settings(kind: str) -> list[Any]:
     else:
         places = [(backends.mkldnn, name) for name in ("matmul", "conv", "rnn")]
     every = (getattr(place, name, None) for place, name in places)
-    return [own for own in every if hasattr(own, "fp32_precision")]
+    return [setting for setting in every if hasattr(setting, "fp32_precision")]

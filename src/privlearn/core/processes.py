@@ -176,11 +176,11 @@ def require_one_process(
         BadInput: the environment says that there are several.
     """
     for name in _COUNTS:
-        given = os.environ.get(name, "").strip()
-        if given.isdecimal() and int(given) > 1:
+        processes = os.environ.get(name, "").strip()
+        if processes.isdecimal() and int(processes) > 1:
             raise BadInput(
-                f"{name} is {given}: each of {given} processes would train on the same private "
-                f"rows and spend what one run is booked for. Here {what} takes one process: start "
-                f"one, or {instead}",
+                f"{name} is {processes}: each of {processes} processes would train on the same "
+                f"private rows and spend what one run is booked for. Here {what} takes one "
+                f"process: start one, or {instead}",
                 name=name,
             )

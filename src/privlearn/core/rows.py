@@ -76,10 +76,10 @@ class Whole:
             BadInput: something else than a device is given, such as a type.
         """
         if not isinstance(device, str | int | torch.device) or set(options) - {"non_blocking"}:
-            given = ", ".join([quoted(device), *(f"{name}=" for name in options)])
+            arguments = ", ".join([quoted(device), *(f"{name}=" for name in options)])
             raise BadInput(
-                f"to() of a batch was given {given}: expected a device alone. The step brings the "
-                "rows to the model's device; change their types in the loss, which gets them"
+                f"to() of a batch was given {arguments}: expected a device alone. The step brings "
+                "the rows to the model's device; change their types in the loss, which gets them"
             )
         return self
 
@@ -136,9 +136,9 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
         for t in tensors
     ]
     joined = bytearray()
-    for own in zip(*parts, strict=True):
+    for row in zip(*parts, strict=True):
         digest = hashlib.blake2b(digest_size=8)
-        for part in own:
+        for part in row:
             digest.update(part)
         joined += digest.digest()
     return np.frombuffer(joined, np.uint64)
@@ -170,7 +170,7 @@ class TensorRows(AllRows):
                 "dictionaries of them, all with one row for each example"
             )
         self.leaves: list[Any] = leaves
-        self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
+        self.like = tuple(_to_tensor(leaf[:0]) for leaf in leaves)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
         self._digests: NDArray[np.uint64] | None = None
@@ -180,7 +180,7 @@ class TensorRows(AllRows):
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        return tuple(_typed(_at(leaf, rows)) for leaf in self.leaves)
+        return tuple(_to_tensor(_at(leaf, rows)) for leaf in self.leaves)
 
     def ahead(
         self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
@@ -208,8 +208,8 @@ class TensorRows(AllRows):
             return digests(*self.fetch(rows))
         if self._digests is None:
             self._digests = digests(*self._given)
-        own: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
-        return own
+        chosen: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
+        return chosen
 
 
 @final
@@ -265,7 +265,7 @@ def _at(leaf: Any, rows: Tensor) -> Any:
     return leaf.index_select(0, rows.to(leaf.device)) if plain else leaf[rows.to(leaf.device)]
 
 
-def _typed(values: Any) -> Tensor:
+def _to_tensor(values: Any) -> Tensor:
     return values if isinstance(values, Tensor) else as_tensor(np.array(values))
 
 

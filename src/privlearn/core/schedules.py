@@ -442,12 +442,12 @@ def spec(schedule: NoiseSchedule) -> str:
     if not is_registered(schedule) or isinstance(schedule, PerEpoch):
         return repr(schedule)[:200]  # a user's own
     values = {part: getattr(schedule, part.name) for part in _parameters(type(schedule))}
-    stated = {
+    options = {
         _key(part): value
         for part, value in values.items()
         if not (part.kw_only and value == part.default)
     }
-    return f"{schedule.kind}:{','.join(f'{key}={value!r}' for key, value in stated.items())}"
+    return f"{schedule.kind}:{','.join(f'{key}={value!r}' for key, value in options.items())}"
 
 
 def _parameters(kind: type[NoiseSchedule]) -> list[Field[Any]]:

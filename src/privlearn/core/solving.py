@@ -215,7 +215,7 @@ def with_least_noise(
     Raises:
         BadInput: none of them goes with the plan.
     """
-    made: list[Plan] = []
+    candidates: list[Plan] = []
     refusals: list[BadInput] = []
     for correlation in mechanisms:
         try:
@@ -223,12 +223,16 @@ def with_least_noise(
             if correlation is not None:
                 drawn = drawn.in_cycles(correlation.rest) if adjust else drawn
                 correlation.require_suited(drawn, examples)
-            made.append(solved(replace(plan, sampling=drawn, correlation=correlation)))
+            candidates.append(solved(replace(plan, sampling=drawn, correlation=correlation)))
         except BadInput as error:
             refusals.append(error)
-    if not made:
+    if not candidates:
         raise refusals[0]
-    return made[0] if len(made) == 1 else min(made, key=lambda own: noise_in_weights(own, examples))
+    return (
+        candidates[0]
+        if len(candidates) == 1
+        else min(candidates, key=lambda candidate: noise_in_weights(candidate, examples))
+    )
 
 
 def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
@@ -279,9 +283,9 @@ def start_reacting(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
             Repeated(epoch, plan.epochs),
         )
 
-    def taken(factor: float) -> float:
+    def share_of_filter(factor: float) -> float:
         _, limit, all_epochs = at(factor)
         return share(limit, all_epochs)
 
-    schedule, limit, _ = at(solve_noise(taken, 1.0, start=1.0 / shape.start))
+    schedule, limit, _ = at(solve_noise(share_of_filter, 1.0, start=1.0 / shape.start))
     return replace(plan, schedule=schedule, budget=budget, filter=limit)

@@ -140,9 +140,9 @@ class NoiseStream:
     def part(self) -> NoiseStream:
         """Another stream, whose key are the next bits of this one."""
         self._require_shown()
-        made = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete)
-        made.from_system = self.from_system
-        return made
+        stream = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete)
+        stream.from_system = self.from_system
+        return stream
 
     def skip(self, number: int) -> None:
         """Go past what `words(number)` would hand out, without making it: another process has
@@ -265,8 +265,8 @@ class Streams(Described):
         no noise of a part.
         """
         sampling, initialisation, views = (
-            RandomStream(own.bytes(_BLOCK), getattr(own, "from_system", False))
-            for own in (self.sampling, self.initialisation, self.views)
+            RandomStream(stream.bytes(_BLOCK), getattr(stream, "from_system", False))
+            for stream in (self.sampling, self.initialisation, self.views)
         )
         return Streams(sampling, self.noise.part(), initialisation, views, seeded=self.seeded)
 
@@ -352,7 +352,7 @@ class Streams(Described):
             noise.key,
             noise.position,
             noise.discrete,
-            *(own.bit_generator.state for own in generators),
+            *(generator.bit_generator.state for generator in generators),
         )
 
     def move_to(self, positions: tuple[Any, ...]) -> None:
@@ -361,10 +361,10 @@ class Streams(Described):
         """
         key, position, self.noise.discrete, *states = positions
         self.noise._start(key, position)
-        for own, state in zip(
+        for generator, state in zip(
             (self.sampling, self.initialisation, self.views), states, strict=True
         ):
-            own.bit_generator.state = state
+            generator.bit_generator.state = state
 
     @classmethod
     def at(cls, state: dict[str, Any]) -> Streams:
@@ -374,14 +374,14 @@ class Streams(Described):
             BadInput: no such state.
         """
         try:
-            kept = state["noise"]
-            position = count("position", kept["position"], least=0)
+            noise_state = state["noise"]
+            position = count("position", noise_state["position"], least=0)
             noise = NoiseStream(
-                bytes.fromhex(kept["key"]), position, discrete=bool(kept["discrete"])
+                bytes.fromhex(noise_state["key"]), position, discrete=bool(noise_state["discrete"])
             )
             noise.from_system = secret = not state["seeded"]
             sampling, initialisation, views = (
-                _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
+                _restore(state[name], secret) for name in ("sampling", "initialisation", "views")
             )
             return cls(sampling, noise, initialisation, views, seeded=not secret)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -408,7 +408,7 @@ def _state(generator: np.random.Generator) -> dict[str, Any]:
     return {**{name: value for name, value in state.items() if name != "s"}, "s": inner}
 
 
-def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:
+def _restore(state: dict[str, Any], from_system: bool) -> RandomStream:
     generator = RandomStream(bytes(16), from_system)
     arrays = generator.bit_generator.state["s"]
     inner = {

@@ -244,7 +244,11 @@ def other_features(front: Iterable[Transform], facts: Mapping[str, Any]) -> list
     """What contradicts the public features of a plan's front in the facts of its run, in a
     sentence; or nothing.
     """
-    named = [own.spec for own in front if isinstance(own, PublicTransform) and "spec" in own.stated]
+    named = [
+        transform.spec
+        for transform in front
+        if isinstance(transform, PublicTransform) and "spec" in transform.stated
+    ]
     if [part["spec"] for part in public_features(facts)] == named:
         return []
     return [
@@ -277,8 +281,8 @@ def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
 
 def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the facts of a run say of its public features, one after the other; not looked at."""
-    stated = facts.get("public_features", [])
-    return stated if isinstance(stated, list) else [stated]
+    features = facts.get("public_features", [])
+    return features if isinstance(features, list) else [features]
 
 
 def kinds() -> Mapping[str, type[Transform]]:

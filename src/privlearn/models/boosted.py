@@ -85,15 +85,15 @@ class Boosted(nn.Module):
         rows = x.flatten(1).float()
         parts = []
         for column, (first, width, categories) in enumerate(self.places.tolist()):
-            own = rows[:, first : first + width]
+            numbers = rows[:, first : first + width]
             if categories:
-                largest, place = own.nan_to_num(0.0).max(1)
+                largest, place = numbers.nan_to_num(0.0).max(1)
                 parts.append(torch.where(largest > 0.5, place + 1, 0))
             else:
                 # edges that are not there are infinite
-                finite = own[:, 0].clamp(max=torch.finfo(own.dtype).max)
+                finite = numbers[:, 0].clamp(max=torch.finfo(numbers.dtype).max)
                 place = torch.bucketize(finite.contiguous(), self.edges[column], right=True) + 1
-                parts.append(torch.where(own[:, 0].isnan(), 0, place))
+                parts.append(torch.where(numbers[:, 0].isnan(), 0, place))
         return torch.stack(parts, 1)
 
     def cells(self, bins: Tensor, block: int) -> Tensor:

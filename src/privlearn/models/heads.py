@@ -421,7 +421,9 @@ def head_of(task: str | None, declared: Any) -> type[Head]:
     """
     if task is not None:
         return HEADS[task]
-    return next((own for own in HEADS.values() if getattr(declared, own.declared, None)), ClassHead)
+    return next(
+        (head for head in HEADS.values() if getattr(declared, head.declared, None)), ClassHead
+    )
 
 
 def stated_head(config: Mapping[str, Any]) -> Head | None:

@@ -113,7 +113,7 @@ def _builder(spec: str) -> Callable[..., Any]:
             )
         return lambda **shapes: _mlp(widths, **shapes)
     if rest and rest.isidentifier():
-        return _imported(spec, name, rest)
+        return _import_function(spec, name, rest)
     raise BadInput(
         f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, unet, or a "
         "factory package.module:function",
@@ -137,7 +137,7 @@ def _unet(text: str) -> Callable[..., Any]:
     return lambda **shapes: unet(channels, **shapes)
 
 
-def _imported(spec: str, module: str, function: str) -> Callable[..., Any]:
+def _import_function(spec: str, module: str, function: str) -> Callable[..., Any]:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

@@ -73,32 +73,36 @@ def replace_batch_norm(
     if groups is not None:
         count("groups", groups)
 
-    def replaced(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
-        return FrozenBatchNorm(norm) if groups is None else _grouped(norm, groups, name)
+    def replace_norm(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
+        return FrozenBatchNorm(norm) if groups is None else _to_group_norm(norm, groups, name)
 
-    return _replaced(model, replaced, "")
+    return _replace_norms(model, replace_norm, "")
 
 
-def _replaced(
+def _replace_norms(
     module: nn.Module,
     replacement: Callable[[nn.modules.batchnorm._BatchNorm, str], nn.Module],
     name: str,
 ) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return replacement(module, name)
-    for own, child in list(module.named_children()):
-        setattr(module, own, _replaced(child, replacement, f"{name}.{own}".lstrip(".")))
+    for child_name, child in list(module.named_children()):
+        setattr(
+            module,
+            child_name,
+            _replace_norms(child, replacement, f"{name}.{child_name}".lstrip(".")),
+        )
     return module
 
 
-def _grouped(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> nn.Module:
+def _to_group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> nn.Module:
     channels = norm.num_features
     if channels % groups:
         raise BadInput(
             f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: "
             "give a number that divides those of all norms, such as their greatest common divisor"
         )
-    made = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
+    group_norm = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
     if norm.affine:
-        made.weight, made.bias = norm.weight, norm.bias
-    return made.to(norm.weight.device) if norm.affine else made
+        group_norm.weight, group_norm.bias = norm.weight, norm.bias
+    return group_norm.to(norm.weight.device) if norm.affine else group_norm

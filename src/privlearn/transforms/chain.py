@@ -45,8 +45,8 @@ def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransfor
     if is_folder(features):
         folder = FeatureFolder.read(features)
         return (folder.encoder,), folder.of(dataset)
-    own = parse(features)
-    return () if own is None else (own,), dataset
+    transform = parse(features)
+    return () if transform is None else (transform,), dataset
 
 
 _KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = ContextVar(

@@ -123,8 +123,8 @@ class DrawnEncoder(nn.Module):
 
     def answers(self, x: Tensor) -> Tensor:
         """The last convolution's answers to images in [0, 1], (rows, 256, 4, 4)."""
-        seen = self._seen(x)
-        return (seen + self._seen(x.flip(-1))) / 2 if self.mirrored else seen
+        seen = self._encode(x)
+        return (seen + self._encode(x.flip(-1))) / 2 if self.mirrored else seen
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (rows, 3, height, width) into features (rows, kept), each row of norm
@@ -132,12 +132,12 @@ class DrawnEncoder(nn.Module):
         """
         return projected(self.answers(x), self.get_buffer("mean"), self.get_buffer("components"))
 
-    def _seen(self, x: Tensor) -> Tensor:
+    def _encode(self, x: Tensor) -> Tensor:
         maps = 2 * x.float() - 1
         for index, (inputs, outputs, stride, size) in enumerate(_CONVOLUTIONS):
             weight, bias = self.get_buffer(f"weight{index}"), self.get_buffer(f"bias{index}")
-            made = F.conv2d(maps, weight, bias, stride, size // 2)
-            maps = F.relu(maps + made if inputs == outputs else made)
+            convolved = F.conv2d(maps, weight, bias, stride, size // 2)
+            maps = F.relu(maps + convolved if inputs == outputs else convolved)
         return F.adaptive_avg_pool2d(maps, _GRID)
 
 

@@ -256,5 +256,5 @@ def projected(features: Tensor, mean: Tensor, components: Tensor) -> Tensor:
 
 def images(shape: Sequence[int], most: int | None = None) -> tuple[Tensor, ...]:
     """Made-up images of `shape`, all or the first `most`, in blocks."""
-    made = torch.from_numpy(made_up_images(shape, min(_IMAGES, most or _IMAGES)))
-    return made.split(_ROWS_AT_ONCE)  # type: ignore[no-any-return, no-untyped-call]
+    pictures = torch.from_numpy(made_up_images(shape, min(_IMAGES, most or _IMAGES)))
+    return pictures.split(_ROWS_AT_ONCE)  # type: ignore[no-any-return, no-untyped-call]

@@ -43,8 +43,8 @@ class Centred(RowTransform):
 
     def forward(self, x: Tensor) -> Tensor:
         """Centre `x`, shape (batch, features)."""
-        own = self.get_buffer("own")
-        return x.to(own) * (1 + own) - own
+        indicator = self.get_buffer("own")
+        return x.to(indicator) * (1 + indicator) - indicator
 
 
 @final
@@ -67,10 +67,10 @@ class Project(RowTransform):
         rows = x.flatten(1)
         components = self.get_buffer("components")
         rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1.0)
-        kept = rows @ components
-        tiny = torch.finfo(kept.dtype).tiny
-        lengths = torch.linalg.vector_norm(kept, dim=1, keepdim=True).clamp(min=tiny)
-        return cast(Tensor, kept / lengths * math.sqrt(kept.shape[1]))
+        projected = rows @ components
+        tiny = torch.finfo(projected.dtype).tiny
+        lengths = torch.linalg.vector_norm(projected, dim=1, keepdim=True).clamp(min=tiny)
+        return cast(Tensor, projected / lengths * math.sqrt(projected.shape[1]))
 
 
 @final
@@ -213,12 +213,12 @@ class ExternalModule(RowTransform):
     def __init__(self, spec: str) -> None:
         super().__init__()
         self.name = spec
-        made = _made(spec, seed=0).eval().requires_grad_(False)
+        module = _call_function(spec, seed=0).eval().requires_grad_(False)
         # in a tuple: not among this module's own weights, and left alone by train()
-        self._held = (made,)
-        self.digest = _digest(made)
+        self._held = (module,)
+        self.digest = _digest(module)
         # To predict, the function is called again, in another process.
-        if _digest(_made(spec, seed=1)) != self.digest:
+        if _digest(_call_function(spec, seed=1)) != self.digest:
             raise BadInput(
                 f"features {spec!r} made other weights when the function was called a second time: "
                 "expected the same ones, or it could not be used to predict. Fix the seed in it "
@@ -294,7 +294,7 @@ class ExternalModule(RowTransform):
         )
 
 
-def _made(spec: str, seed: int) -> nn.Module:
+def _call_function(spec: str, seed: int) -> nn.Module:
     """What the function returns, with random numbers that it has not asked for from `seed` on."""
     module, _, function = spec.partition(":")
     if str(Path.cwd()) not in sys.path:

@@ -214,7 +214,7 @@ def save_features(
         BadInput: numbers that are none, rows that do not match, or a folder that can't be written.
     """
     path = Path(folder)
-    made = Precomputed(encoder, sha256, EACH_EXAMPLE if normalise else NONE)
+    precomputed = Precomputed(encoder, sha256, EACH_EXAMPLE if normalise else NONE)
     parts = {
         name: np.asarray(part)
         for name, part in (("train", train), ("test", test))
@@ -243,7 +243,7 @@ def save_features(
         if rows is not None:
             digests[name] = rows_digest(rows)
     about = {
-        "encoder": made.name,
+        "encoder": precomputed.name,
         "sha256": sha256,
         "shape": list(shape),
         "normalise": normalise,
@@ -258,7 +258,7 @@ def save_features(
         raise BadInput(
             f"features can't be written to {path}: {error.strerror or error}. Give a new folder"
         ) from error
-    return FeatureFolder(path, made, shape, digests)
+    return FeatureFolder(path, precomputed, shape, digests)
 
 
 def rows_digest(x: Any) -> str:
@@ -312,8 +312,8 @@ def _read(file: Path) -> NDArray[Any]:
 
             tensors = load_file(file)
             arrays = {
-                name: (own.float() if own.is_floating_point() else own).numpy()
-                for name, own in tensors.items()
+                name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+                for name, tensor in tensors.items()
             }
         if len(arrays) != 1:
             raise ValueError(f"it holds {len(arrays) or 'no'} arrays, and one is expected")
@@ -346,12 +346,12 @@ class PrecomputedRows(RowTransform):
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it: nothing that depends on a row."""
-        own = self.encoder
+        encoder = self.encoder
         return {
             "kind": self.kind,
-            "spec": own.spec,
-            "digest": own.digest,
-            "normalisation": own.normalisation,
+            "spec": encoder.spec,
+            "digest": encoder.digest,
+            "normalisation": encoder.normalisation,
         }
 
     def config(self) -> dict[str, Any]:

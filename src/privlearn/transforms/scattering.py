@@ -99,14 +99,14 @@ class Scattering(RowTransform):
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
         norm = "of each example, in groups"
-        stated = {
+        description = {
             "kind": self.kind,
             "spec": self.spec,
             "scale": self.scale,
             "angles": ANGLES,
             "normalisation": norm,
         }
-        return stated | (
+        return description | (
             {"directions": f"{self.kept}, learned from made-up images"} if self.kept else {}
         )
 
@@ -211,14 +211,14 @@ class RandomUnits(RowTransform):
     ) -> None:
         super().__init__()
         self.scale, self.mirrored = ScatterRandom(scale).J, mirrored
-        own = {
+        buffers = {
             "local_mean": local_mean,
             "whitening": whitening,
             "units": units,
             "mean": mean,
             "components": components,
         }
-        for name, value in own.items():
+        for name, value in buffers.items():
             self.register_buffer(name, value)
 
     @classmethod
@@ -228,7 +228,7 @@ class RandomUnits(RowTransform):
         """With room for tensors of these sizes: `local` (coefficients, units) and `shape`
         (features, kept).
         """
-        (coefficients, units), (features, kept) = local, shape
+        (coefficients, units), (features, components) = local, shape
         return cls(
             scale,
             mirrored,
@@ -236,7 +236,7 @@ class RandomUnits(RowTransform):
             torch.empty(coefficients, coefficients),
             torch.empty(coefficients, units),
             torch.empty(features),
-            torch.empty(features, kept),
+            torch.empty(features, components),
         )
 
     @classmethod
@@ -264,14 +264,14 @@ class RandomUnits(RowTransform):
             local = _local(shape, scale, units)
             grid = [min(_GRID, size >> scale) for size in shape[-2:]]
             features = units * grid[0] * grid[1]
-            made = cls(
+            plain = cls(
                 scale,
                 mirrored,
                 **local,
                 mean=torch.zeros(features),
                 components=torch.zeros(features, 1),
             )
-            return local | directions(made.answers, shape, kept)
+            return local | directions(plain.answers, shape, kept)
 
         title = f"{spec}-{_FLOOR}-{_ADDED}-{_WHITENED}-{_GRID}-{_IMAGES}"
         return cls(scale, mirrored, **learned(title, shape, cache, learn, begin))
@@ -318,8 +318,8 @@ class RandomUnits(RowTransform):
         grid).
         """
         require_images(self.scale, tuple(x.shape[1:]))
-        seen = self._seen(x)
-        return seen + self._seen(x.flip(-1)) if self.mirrored else seen
+        seen = self._encode(x)
+        return seen + self._encode(x.flip(-1)) if self.mirrored else seen
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images (batch, height, width) or (batch, channels, height, width) into features
@@ -329,7 +329,7 @@ class RandomUnits(RowTransform):
             return x.new_zeros(0, self.kept)
         return projected(self.answers(x), self.get_buffer("mean"), self.get_buffer("components"))
 
-    def _seen(self, x: Tensor) -> Tensor:
+    def _encode(self, x: Tensor) -> Tensor:
         places = (_logarithms(x, self.scale) - self.get_buffer("local_mean")) @ self.get_buffer(
             "whitening"
         )

@@ -158,10 +158,12 @@ def release_statistics(
     from privlearn.core.mechanisms.release import release
 
     wanted = [counts is None, True, moments]
-    parts = [part for part, own in zip(PARTS, wanted, strict=True) if own]
+    parts = [part for part, is_wanted in zip(PARTS, wanted, strict=True) if is_wanted]
     shares = [
-        math.sqrt(own)
-        for own in normalised([s for s, own in zip(split, wanted, strict=True) if own])
+        math.sqrt(fraction)
+        for fraction in normalised(
+            [s for s, is_wanted in zip(split, wanted, strict=True) if is_wanted]
+        )
     ]
     (sample,) = FullBatch().draw(len(x))
     bounded = class_statistics(
@@ -179,10 +181,10 @@ def release_statistics(
     noisy = release(
         *bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares
     )
-    values = {part: own[0] for part, own in zip(parts, noisy, strict=True)}
+    values = {part: released[0] for part, released in zip(parts, noisy, strict=True)}
     stds = {
-        part: noise_multiplier * own.sensitivity / share
-        for part, own, share in zip(parts, bounded, shares, strict=True)
+        part: noise_multiplier * sums.sensitivity / share
+        for part, sums, share in zip(parts, bounded, shares, strict=True)
     }
     counts = values["counts"] if counts is None else counts
     return Statistics(

@@ -140,9 +140,9 @@ class Centre(PublicTransform):
 
         from privlearn.transforms.modules import Centred
 
-        own = torch.zeros(self.output_shape(shape))
-        own[list(self.columns)] = 1
-        return Centred(own)
+        indicator = torch.zeros(self.output_shape(shape))
+        indicator[list(self.columns)] = 1
+        return Centred(indicator)
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -256,17 +256,17 @@ class Scatter(PublicTransform):
 
         from privlearn.transforms.scattering import Scattering
 
-        own, shape = parse(stated["spec"][:80]), stated["shape"]
+        transform, shape = parse(stated["spec"][:80]), stated["shape"]
         if (
-            not isinstance(own, cls)
-            or len(shape) != (2 if own.kept else 0)
-            or (own.kept and shape[1] != own.kept)
+            not isinstance(transform, cls)
+            or len(shape) != (2 if transform.kept else 0)
+            or (transform.kept and shape[1] != transform.kept)
         ):
             raise _no_features(stated)
         return (
-            Scattering(own.J, torch.empty(shape[0]), torch.empty(shape))
+            Scattering(transform.J, torch.empty(shape[0]), torch.empty(shape))
             if shape
-            else Scattering(own.J)
+            else Scattering(transform.J)
         )
 
 
@@ -345,15 +345,19 @@ class ScatterRandom(PublicTransform):
         """A module with room for the units, the encoder and the directions that it keeps."""
         from privlearn.transforms.scattering import RandomUnits
 
-        own, shape, local = parse(stated["spec"][:80]), stated["shape"], stated["local"]
+        transform, shape, local = parse(stated["spec"][:80]), stated["shape"], stated["local"]
         sized = len(shape) == len(local) == 2
-        if not sized or not isinstance(own, cls) or (local[1], shape[1]) != (own.units, own.kept):
+        if (
+            not sized
+            or not isinstance(transform, cls)
+            or (local[1], shape[1]) != (transform.units, transform.kept)
+        ):
             raise _no_features(stated)
-        units = RandomUnits.empty(own.J, own.mirror == 1, local, shape)
-        if own.encoded:
+        units = RandomUnits.empty(transform.J, transform.mirror == 1, local, shape)
+        if transform.encoded:
             from privlearn.transforms.drawn_encoder import WithEncoder
 
-            return WithEncoder.empty(units, own.encoded)
+            return WithEncoder.empty(units, transform.encoded)
         return units
 
 
@@ -399,14 +403,14 @@ class RowNorm(PublicTransform):
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """The module itself: it keeps no numbers."""
-        own = parse(stated["spec"][:80])
-        if not isinstance(own, cls):
+        transform = parse(stated["spec"][:80])
+        if not isinstance(transform, cls):
             raise _no_features(stated)
-        return own.module(())
+        return transform.module(())
 
 
 _BY_NUMBERS: dict[str, type[Scatter | ScatterRandom | RowNorm]] = {
-    own.kind: own for own in (Scatter, ScatterRandom, RowNorm)
+    transform.kind: transform for transform in (Scatter, ScatterRandom, RowNorm)
 }
 
 
@@ -472,10 +476,12 @@ def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | 
     )
     if sized and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
         if len(shape) == 3 and shape[0] == _COLOURS:
-            kept, encoded = (_DIRECTIONS[1], _ENCODED) if signal >= _FEW else (_LEAST_DIRECTIONS, 0)
-            return ScatterRandom(kept=kept, encoded=encoded).spec
-        kept = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
-        return Scatter(kept=kept if math.prod(shape) >= _LARGE else 0).spec
+            directions, encoded = (
+                (_DIRECTIONS[1], _ENCODED) if signal >= _FEW else (_LEAST_DIRECTIONS, 0)
+            )
+            return ScatterRandom(kept=directions, encoded=encoded).spec
+        directions = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
+        return Scatter(kept=directions if math.prod(shape) >= _LARGE else 0).spec
     positive = isinstance(low, int | float) and low >= 0
     return RowNorm().spec if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None
 
@@ -500,7 +506,8 @@ def maps_of(scale: int, shape: Shape) -> Shape:
     return (channels * coefficients, *(size >> scale for size in shape[-2:]))
 
 
-def _no_features(stated: Mapping[str, Any]) -> BadInput:
+def _no_features(description: Mapping[str, Any]) -> BadInput:
     return BadInput(
-        f"the published features are {str(dict(stated))[:80]}: get an unchanged copy of the model"
+        f"the published features are {str(dict(description))[:80]}: get an unchanged copy of the "
+        "model"
     )

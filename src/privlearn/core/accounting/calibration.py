@@ -41,9 +41,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
     """
     rough = spent.sketched(start) if isinstance(spent, Spending) else None
     if rough is None:
-        return _solved(spent, target, start, _FAR, _acceptable)
+        return _solve(spent, target, start, _FAR, _acceptable)
     exact = cache(spent)
-    return _solved(exact, target, *_guess(exact, cache(rough), target, start), _acceptable)
+    return _solve(exact, target, *_guess(exact, cache(rough), target, start), _acceptable)
 
 
 def _guess(
@@ -59,7 +59,7 @@ def _guess(
     try:
         while len(tried) < _GUESSES:
             if len(tried) < 2:
-                scale = _solved(
+                scale = _solve(
                     rough,
                     target * share,
                     scale,
@@ -81,7 +81,7 @@ def _guess(
     return scale, min(step, _FAR)
 
 
-def _solved(
+def _solve(
     spent: Callable[[float], float],
     target: float,
     start: float,
@@ -125,7 +125,7 @@ def _solved(
             return math.exp(quiet[0])
         if good(loud[1]):
             return math.exp(loud[0])
-        x = _between(loud, quiet)
+        x = _secant_point(loud, quiet)
         at = error(x)
         if at > 0:
             loud = (x, at)
@@ -139,7 +139,7 @@ def _acceptable(error: float) -> bool:
     return math.log1p(-_CLOSE) <= error + math.log1p(-_AIM) <= 0
 
 
-def _between(loud: tuple[float, float], quiet: tuple[float, float]) -> float:
+def _secant_point(loud: tuple[float, float], quiet: tuple[float, float]) -> float:
     """The secant's point, kept inside the middle of the bracket."""
     width = quiet[0] - loud[0]
     share = (

@@ -111,13 +111,13 @@ def _largest_of_batches(
         laws.append(np.diff(np.concatenate([[0.0], below, [1.0]])))
     # Bins that one law hardly reaches are put together with the next one inside: a ratio of
     # rounding errors is no loss.
-    kept = np.flatnonzero((laws[0] > _LEAST_MASS) & (laws[1] > _LEAST_MASS))
-    if not len(kept):
+    common_bins = np.flatnonzero((laws[0] > _LEAST_MASS) & (laws[1] > _LEAST_MASS))
+    if not len(common_bins):
         raise UnsupportedEvent(
             "at hardly any noise the two laws have nothing in common, and no lower bound is "
             "computed"
         )
-    first, last = int(kept[0]), int(kept[-1])
+    first, last = int(common_bins[0]), int(common_bins[-1])
     inside = []
     for mass in laws:
         middle = mass[first : last + 1].copy()

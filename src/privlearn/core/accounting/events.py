@@ -143,11 +143,11 @@ def kind(name: str) -> Callable[[_E], _E]:
     `from_json`.
     """
 
-    def register(made: _E) -> _E:
+    def register(event_class: _E) -> _E:
         assert name not in _KINDS, name
-        _KINDS[name], _NAMES[made] = made, name
-        _FIELDS[made] = tuple(field.name for field in fields(made))  # type: ignore[arg-type]
-        return made
+        _KINDS[name], _NAMES[event_class] = event_class, name
+        _FIELDS[event_class] = tuple(field.name for field in fields(event_class))  # type: ignore[arg-type]
+        return event_class
 
     return register
 
@@ -204,7 +204,7 @@ def appended(before: Composed, event: Event) -> Composed:
     takes.
     """
     end = compose([*before.events[-1:], event])
-    return _composed((*before.events[:-1], *end.events))
+    return _compose_known((*before.events[:-1], *end.events))
 
 
 def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Composed:
@@ -224,16 +224,16 @@ def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Compo
             continue
         there = events[place]
         events[place] = Repeated(leaf, times + (there.count if isinstance(there, Repeated) else 1))
-    return _composed(tuple(events))
+    return _compose_known(tuple(events))
 
 
-def _composed(events: tuple[Event, ...]) -> Composed:
+def _compose_known(events: tuple[Event, ...]) -> Composed:
     """`Composed(events)` of what are known to be events: looking at all of them again takes longer
     than the rest.
     """
-    made = object.__new__(Composed)
-    object.__setattr__(made, "events", events)
-    return made
+    composed = object.__new__(Composed)
+    object.__setattr__(composed, "events", events)
+    return composed
 
 
 def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
@@ -403,17 +403,17 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
     from privlearn.core.accounting.pld import truncation  # noqa: F401
 
     if not isinstance(data, dict) or _depth > _DEEPEST:
-        given = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
+        problem = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
         raise BadInput(
-            f"an event is {given}: expected a JSON object, nested at most {_DEEPEST} deep"
+            f"an event is {problem}: expected a JSON object, nested at most {_DEEPEST} deep"
         )
     name = data.get("kind")
-    made = _KINDS.get(name) if isinstance(name, str) else None
-    if made is None:
+    event_class = _KINDS.get(name) if isinstance(name, str) else None
+    if event_class is None:
         raise BadInput(
             f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name
         )
-    expected = {"kind", *_FIELDS[made]}
+    expected = {"kind", *_FIELDS[event_class]}
     if set(data) != expected:
         raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")
     values: dict[str, Any] = {}
@@ -431,7 +431,7 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
         elif key == "reason" and not isinstance(value, str):
             raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value
-    return made(**values)
+    return event_class(**values)
 
 
 with_own_form("event", Event, to_json, from_json)

@@ -362,15 +362,15 @@ def _widest_in_rho(budget: Budget, before: Event, adjacency: Adjacency, gaussian
             _not_above(
                 budget.limit,
                 spent,
-                _left(budget, budget.rho / budget.group_size**2 - zcdp.rho(before)),
+                _require_remainder(budget, budget.rho / budget.group_size**2 - zcdp.rho(before)),
             )
         )
-    _left(budget, 0.0 if too_much(_LEAST_RHO) else _LEAST_RHO)
+    _require_remainder(budget, 0.0 if too_much(_LEAST_RHO) else _LEAST_RHO)
     low, high = bracket(too_much, 1.0, low=_LEAST_RHO)
     return at(bisect(too_much, low, high, 1e-9, geometric=True)[0])
 
 
-def _left(budget: Budget, rho: float) -> float:
+def _require_remainder(budget: Budget, rho: float) -> float:
     if rho < _LEAST_RHO:
         raise BadInput(
             f"the releases before training leave nothing of {budget}: raise it, or give them more "

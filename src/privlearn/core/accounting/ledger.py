@@ -245,7 +245,7 @@ class Ledger(Described):
                 Also for an event that has no price.
         """
         state = self._state()
-        return self._priced(state, state.claim, delta)
+        return self._price(state, state.claim, delta)
 
     def spent(self, delta: float) -> Guarantee:
         """What was charged so far, priced as if all of it had been fixed beforehand: an estimate,
@@ -254,9 +254,9 @@ class Ledger(Described):
         The guarantee is `guarantee`. It is larger where a run stopped early, and where later runs
         were chosen after earlier results, which this figure knows nothing of.
         """
-        return replace(self._priced(self._state(), self.event, delta), kind="estimate")
+        return replace(self._price(self._state(), self.event, delta), kind="estimate")
 
-    def _priced(self, state: LedgerState, event: Event, delta: float) -> Guarantee:
+    def _price(self, state: LedgerState, event: Event, delta: float) -> Guarantee:
         unit = state.protects
         priced = accountant.guarantee(
             event, state.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size

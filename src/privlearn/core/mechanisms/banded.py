@@ -74,7 +74,7 @@ class Banded(Correlation):
         """As of every `Correlation`: at most `bands` numbers of norm at most 1, for any
         separation.
         """
-        return np.asarray(_optimised(min(self.bands, count("steps", steps)), self.momentum, steps))
+        return np.asarray(_optimise(min(self.bands, count("steps", steps)), self.momentum, steps))
 
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
@@ -116,8 +116,8 @@ def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
     coefficients `c`.
     """
     # what weights sum up
-    own = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))
-    w = filtered([1.0], c, own)
+    response = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))
+    w = filtered([1.0], c, response)
     left = np.arange(steps, 0, -1.0)
     gained = filtered([1.0], c, w)  # - dw / dc_j, shifted by j
     slopes = [-2 * float((left[j:] * w[j:]) @ gained[: steps - j]) for j in range(len(c))]
@@ -125,7 +125,7 @@ def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
 
 
 @lru_cache(maxsize=64)
-def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
+def _optimise(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
     """Coefficients of norm 1 that minimise the error, starting from those of the banded square
     root.
     """
@@ -183,9 +183,9 @@ class BandedStream(CorrelatedStream):
         torch._foreach_div_(fresh, self._coefficients[0])
         self._past = [fresh, *self._past][: len(self._coefficients) - 1]
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         return {"coefficients": list(self._coefficients), "past": [list(one) for one in self._past]}
 
-    def _go_on(self, kept: dict[str, Any]) -> None:
-        self._coefficients = list(kept["coefficients"])
-        self._past = [list(one) for one in kept["past"]]
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self._coefficients = list(state["coefficients"])
+        self._past = [list(one) for one in state["past"]]

@@ -60,14 +60,16 @@ class BISR(Correlation):
 
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
-        column = self._unscaled(steps)
+        column = self._raw_column(steps)
         return column / scale(column, count("separation", separation))
 
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
-        root, made = self._root(steps), np.zeros(steps)
-        made[: len(root)] = root * scale(self._unscaled(steps), count("separation", separation))
-        return made
+        root, coefficients = self._root(steps), np.zeros(steps)
+        coefficients[: len(root)] = root * scale(
+            self._raw_column(steps), count("separation", separation)
+        )
+        return coefficients
 
     def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> RedrawnStream:
         """The noise of a run."""
@@ -81,10 +83,10 @@ class BISR(Correlation):
         """C^-1 before it is scaled: no more coefficients than steps."""
         bands = min(self.bands, count("steps", steps))
         root = np.cumprod([1.0, *((2 * j - 3) / (2 * j) for j in range(1, bands))])
-        made: Column = np.convolve(root, root * self.momentum ** np.arange(bands))[:bands]
-        return made
+        product: Column = np.convolve(root, root * self.momentum ** np.arange(bands))[:bands]
+        return product
 
-    def _unscaled(self, steps: int) -> Column:
+    def _raw_column(self, steps: int) -> Column:
         return filtered([1.0], self._root(steps), impulse(steps))
 
 
@@ -121,10 +123,10 @@ class RedrawnStream(CorrelatedStream):
             noise.add_gaussian(fresh, std * coefficient, NoiseStream(key, position), places)
         self._past = [here, *self._past][: len(self._coefficients) - 1]
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         past = [[key.hex(), position] for key, position in self._past]
         return {"coefficients": list(self._coefficients), "past": past}
 
-    def _go_on(self, kept: dict[str, Any]) -> None:
-        self._coefficients = list(kept["coefficients"])
-        self._past = [(bytes.fromhex(key), position) for key, position in kept["past"]]
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self._coefficients = list(state["coefficients"])
+        self._past = [(bytes.fromhex(key), position) for key, position in state["past"]]

@@ -86,7 +86,7 @@ class BLT(Correlation):
 
     def rates(self, steps: int, separation: int = 1) -> tuple[list[float], list[float]]:
         """The rates p and z."""
-        rates = _fitted(
+        rates = _fit(
             self.buffers, self.momentum, count("steps", steps), count("separation", separation)
         )
         return list(rates[0::2]), list(rates[1::2])
@@ -101,14 +101,14 @@ class BLT(Correlation):
 
 def _product(zeros: Sequence[float], poles: Sequence[float], steps: int) -> Column:
     """The series of the product of (1 - z x) / (1 - p x)."""
-    made = impulse(steps)
+    series = impulse(steps)
     for zero, pole in zip(zeros, poles, strict=True):
-        made = filtered([1.0, -zero], [1.0, -pole], made)
-    return made
+        series = filtered([1.0, -zero], [1.0, -pole], series)
+    return series
 
 
 @lru_cache(maxsize=64)
-def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple[float, ...]:
+def _fit(buffers: int, momentum: float, steps: int, separation: int) -> tuple[float, ...]:
     """The rates p_1, z_1, p_2, z_2, ... with the least error that was found."""
     from scipy.optimize import minimize
 
@@ -125,16 +125,16 @@ def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple
     starts = [np.full(2 * buffers, math.log(max(math.log(steps), 1.0) / (2 * buffers)))]
     if buffers > 1:  # the best with one buffer less, its last gap cut in three
         less = np.diff(
-            -np.log1p(-np.array(_fitted(buffers - 1, momentum, steps, separation)))[::-1],
+            -np.log1p(-np.array(_fit(buffers - 1, momentum, steps, separation)))[::-1],
             prepend=0.0,
         )
         starts.append(np.clip(np.log([less[0] / 3] * 3 + list(less[1:])), *_GAPS))
     bounds = [_GAPS] * (2 * buffers)
-    made = [
-        minimize(objective, own, method="L-BFGS-B", bounds=bounds, options=_SEARCH).x
-        for own in starts
+    optima = [
+        minimize(objective, start, method="L-BFGS-B", bounds=bounds, options=_SEARCH).x
+        for start in starts
     ]
-    return tuple(rates(min((*starts, *made), key=objective)).tolist())
+    return tuple(rates(min((*starts, *optima), key=objective)).tolist())
 
 
 @final
@@ -169,7 +169,7 @@ class BufferedStream(CorrelatedStream):
 
         noise.add_gaussian(fresh, std * self._factor, self._stream, places)
         if not self._buffers:
-            self._buffers = [[torch.zeros_like(own) for own in fresh] for _ in self._rates]
+            self._buffers = [[torch.zeros_like(tensor) for tensor in fresh] for _ in self._rates]
         for (pole, zero), buffer in zip(self._rates, self._buffers, strict=True):
             # (1 - pole x) / (1 - zero x): what comes out is what goes in, and the buffer; which is
             # then zero times what came out, less pole times what went in.
@@ -177,14 +177,14 @@ class BufferedStream(CorrelatedStream):
             torch._foreach_mul_(buffer, pole)
             torch._foreach_add_(buffer, fresh, alpha=zero - pole)
 
-    def _kept(self) -> dict[str, Any]:
-        rates = [list(own) for own in self._rates]
+    def _save(self) -> dict[str, Any]:
+        rates = [list(pair) for pair in self._rates]
         return {
             "factor": self._factor,
             "rates": rates,
             "buffers": [list(one) for one in self._buffers],
         }
 
-    def _go_on(self, kept: dict[str, Any]) -> None:
-        self._factor, self._rates = kept["factor"], [(pole, zero) for pole, zero in kept["rates"]]
-        self._buffers = [list(one) for one in kept["buffers"]]
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self._factor, self._rates = state["factor"], [(pole, zero) for pole, zero in state["rates"]]
+        self._buffers = [list(one) for one in state["buffers"]]

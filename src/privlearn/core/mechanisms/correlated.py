@@ -147,8 +147,8 @@ def filtered(
     """The series with these coefficients times numerator / denominator, as many coefficients."""
     from scipy.signal import lfilter
 
-    made: Column = lfilter(numerator, denominator, values)
-    return made
+    series: Column = lfilter(numerator, denominator, values)
+    return series
 
 
 def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = None) -> float:
@@ -161,13 +161,13 @@ def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = 
             over draws of a few hundred steps, evenly spread.
     """
     if multipliers is not None:
-        return math.sqrt(_scaled_squares(inverse, momentum, multipliers) / len(inverse))
+        return math.sqrt(_sum_variances(inverse, momentum, multipliers) / len(inverse))
     for decay in (momentum, 1.0):
         inverse = filtered([1.0], [1.0, -decay], inverse)
     return math.sqrt(float(np.arange(len(inverse), 0, -1.0) @ inverse**2) / len(inverse))
 
 
-def _scaled_squares(inverse: Column, momentum: float, multipliers: Column) -> float:
+def _sum_variances(inverse: Column, momentum: float, multipliers: Column) -> float:
     """Sum over steps of the variance of the noise in the weights; all draws if they are at most
     `_DRAWS`.
     """
@@ -185,9 +185,9 @@ def _scaled_squares(inverse: Column, momentum: float, multipliers: Column) -> fl
 
 def impulse(steps: int) -> Column:
     """1, 0, 0, ..."""
-    made = np.zeros(steps)
-    made[0] = 1.0
-    return made
+    series = np.zeros(steps)
+    series[0] = 1.0
+    return series
 
 
 def times(steps: int, separation: int) -> int:

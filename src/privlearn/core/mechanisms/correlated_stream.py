@@ -125,20 +125,20 @@ class CorrelatedStream(ABC):
 
         No value that is released is looked at.
         """
-        name, numbers = type(self).__name__, sum(own.numel() for own in fresh)
+        name, numbers = type(self).__name__, sum(tensor.numel() for tensor in fresh)
         if numbers and (self._stream.key, self._stream.position) == before:
             raise UnsoundExtension(
                 f"{name} drew no random words for the noise of a step: nothing was released of it"
             )
         if numbers and self._variances is not None:
-            squares = math.fsum(float(own.double().square().sum()) for own in fresh)
+            squares = math.fsum(float(tensor.double().square().sum()) for tensor in fresh)
             expected = std**2 * float(self._variances[min(self._taken, len(self._variances) - 1)])
             if is_too_small(squares / (numbers * expected), numbers):
                 raise UnsoundExtension(
                     f"{name} made {math.sqrt(squares / (numbers * expected)):.3g} times the noise "
                     "that its matrix says and that is charged: nothing was released of this step"
                 )
-        first = b"".join(own.view(-1)[:_COMPARED].cpu().numpy().tobytes() for own in fresh)
+        first = b"".join(tensor.view(-1)[:_COMPARED].cpu().numpy().tobytes() for tensor in fresh)
         digest = hashlib.blake2b(first, digest_size=16).digest()
         if numbers >= _COMPARED and digest in self._seen:
             raise UnsoundExtension(
@@ -155,16 +155,16 @@ class CorrelatedStream(ABC):
         """
 
     @abstractmethod
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         """What `_fill` goes by, to be kept."""
 
     @abstractmethod
-    def _go_on(self, kept: dict[str, Any]) -> None:
+    def _go_on(self, state: dict[str, Any]) -> None:
         """Go by what was kept."""
 
     def state_dict(self) -> dict[str, Any]:
         """What later steps depend on."""
-        return {"std": self._std, "taken": self._taken, "changes": self.changes, **self._kept()}
+        return {"std": self._std, "taken": self._taken, "changes": self.changes, **self._save()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go on from a state.

@@ -31,23 +31,25 @@ def choices(spec: Correlation | str | None) -> list[Correlation] | list[None]:
     if spec is None or isinstance(spec, Correlation):
         return [spec]  # type: ignore[return-value]
     name, numbers = parse_spec("mechanism", spec)
-    known: dict[str, type[Any]] = {own.kind: own for own in _OWN} | kinds(Correlation)
+    known: dict[str, type[Any]] = {correlation.kind: correlation for correlation in _OWN} | kinds(
+        Correlation
+    )
     if one_of("mechanism", name, ["independent", *known]) == "independent":
         if numbers:
             raise BadInput(f"mechanism {spec!r}: independent noise has no parameters", spec=spec)
         return [None]
-    made = known[name]
-    allowed = [part.name for part in fields(made)]
+    matrix = known[name]
+    allowed = [part.name for part in fields(matrix)]
     if unknown := sorted(set(numbers) - set(allowed)):
         raise BadInput(
             f"mechanism {spec!r} has no parameter {unknown[0]!r}: expected {', '.join(allowed)}, "
-            f"for example {name}:{allowed[0]}={made.tried[-1]}",
+            f"for example {name}:{allowed[0]}={matrix.tried[-1]}",
             spec=spec,
         )
-    given = numbers.pop(allowed[0], None)
-    if given is None:
-        return [made(own, **numbers) for own in made.tried]
-    return [made(int(given) if given.is_integer() else given, **numbers)]
+    number = numbers.pop(allowed[0], None)
+    if number is None:
+        return [matrix(tried, **numbers) for tried in matrix.tried]
+    return [matrix(int(number) if number.is_integer() else number, **numbers)]
 
 
 def spec(correlation: Correlation | None) -> str:

@@ -222,9 +222,9 @@ def add_on_grid(
             noise = rounded_gaussian(min(whole - first, _BLOCK_ON_GRID), scale, stream)
             begin, end = max(start, first), min(start + flat.numel(), first + len(noise))
             if begin < end:
-                own = flat[begin - start : end - start]
-                noise = noise[begin - first : end - first].to(own.device)
-                own.copy_(own.double().div_(step).round_().add_(noise).mul_(step))
+                block = flat[begin - start : end - start]
+                noise = noise[begin - first : end - first].to(block.device)
+                block.copy_(block.double().div_(step).round_().add_(noise).mul_(step))
 
 
 def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
@@ -248,12 +248,12 @@ def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
     undecided = ~((exact - whole).abs_() + error < 0.5).all(0)
     for pair in undecided.nonzero()[:, 0].tolist():
         whole[:, pair] = whole.new_tensor(
-            _refined(int(words[pair]), int(words[pairs + pair]), scale, stream)
+            _refine(int(words[pair]), int(words[pairs + pair]), scale, stream)
         )
     return whole.view(-1)[:count]
 
 
-def _refined(radius: int, angle: int, scale: float, stream: NoiseStream) -> list[float]:
+def _refine(radius: int, angle: int, scale: float, stream: NoiseStream) -> list[float]:
     """The pair that begins with these 64 bits each, rounded."""
     bits = 64
     while True:

@@ -98,7 +98,7 @@ def release(
     sample.spend(mechanism, adjacency, ledger)
     # Only from here on is anything drawn.
     return [
-        _noised(part, noise_multiplier * factor, stream)
+        _add_noise(part, noise_multiplier * factor, stream)
         for part, factor in zip(parts, factors, strict=True)
     ]
 
@@ -115,7 +115,7 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
     return [math.sqrt(max(whole, 1.0)) / share for share in numbers]
 
 
-def _noised(
+def _add_noise(
     part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedStream
 ) -> tuple[Tensor, ...]:
     from privlearn.core.mechanisms import noise

@@ -33,9 +33,9 @@ def require_priced(name: Sampler | str, adjacency: Adjacency) -> None:
     """Raise `UnsupportedEvent` if the sampler, or the one called so, has no price for such
     neighbours.
     """
-    made = name if isinstance(name, Sampler) else kinds(Sampler).get(name.partition(":")[0])
-    if made is not None:
-        require_covered(f"{made.kind} batches", adjacency, made.adjacencies)
+    sampler = name if isinstance(name, Sampler) else kinds(Sampler).get(name.partition(":")[0])
+    if sampler is not None:
+        require_covered(f"{sampler.kind} batches", adjacency, sampler.adjacencies)
 
 
 def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:

@@ -64,7 +64,7 @@ class LedgerFile:
         Raises:
             BadInput: it can't be written.
         """
-        with self._locked():
+        with self._lock():
             if not self.path.exists():
                 self._write(LedgerState(budget, measure))
 
@@ -100,10 +100,10 @@ class LedgerFile:
             with suppress(ValueError):  # or it was replaced since
                 file.seek(place.length)
                 changes, place = ledger_log.read_on(head, file.read(), place)
-                return self._keep(_changed(state, changes), place, document)
+                return self._keep(_apply(state, changes), place, document)
         file.seek(len(head))
         text, changes, place = ledger_log.read(head + file.read())
-        return self._keep(_changed(_state_of(loads(text)), changes), place, len(text))
+        return self._keep(_apply(_state_of(loads(text)), changes), place, len(text))
 
     def _keep(self, state: LedgerState, place: Place, document: int) -> LedgerState:
         self._known = state, place, document
@@ -114,15 +114,15 @@ class LedgerFile:
         """Read, change and write in one step, alone among all processes; nothing is written if the
         body raises.
         """
-        with self._locked():
+        with self._lock():
             before = self.read()
             state = before.draft()
             yield state
             change = _change(before, state)
-            if change is None or (change and not self._appended(state, change)):
+            if change is None or (change and not self._append(state, change)):
                 self._write(state)
 
-    def _appended(self, state: LedgerState, change: dict[str, Any]) -> bool:
+    def _append(self, state: LedgerState, change: dict[str, Any]) -> bool:
         """Append a change, where that is worth it: to a large file whose lines are not longer than
         its document yet.
         """
@@ -137,7 +137,7 @@ class LedgerFile:
         return True
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         lock = FileLock(f"{self.path}.lock", timeout=_PATIENCE)
         try:
             lock.acquire()
@@ -219,7 +219,7 @@ def _change(before: LedgerState, after: LedgerState) -> dict[str, Any] | None:
     return {**scope, "entries": entries} if entries or scope else {}
 
 
-def _changed(state: LedgerState, changes: list[Any]) -> LedgerState:
+def _apply(state: LedgerState, changes: list[Any]) -> LedgerState:
     """The state after the `_change` of some edits.
 
     Raises:

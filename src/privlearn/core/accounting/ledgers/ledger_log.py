@@ -92,18 +92,18 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
         ValueError: as `read`; and it is another file than the one that was read, or less of it is
             promised.
     """
-    covered, promised = _promised(head)
-    changes, length, digest, start, kept = [], place.length, place.digest, 0, False
+    covered, promised = _read_longer_mark(head)
+    changes, length, digest, start, intact = [], place.length, place.digest, 0, False
     while True:
-        kept = kept or (length, digest) == (covered, promised)
+        intact = intact or (length, digest) == (covered, promised)
         end = rest.find(b"\n", start)
         body = None if end < 0 else _body(rest[start:end], digest)
         if body is None:
             break
         changes.append(loads(body))
-        digest = _chained(digest, body)
+        digest = _chain(digest, body)
         length, start = length + end + 1 - start, end + 1
-    if not kept:
+    if not intact:
         raise ValueError(
             "lines that it had are not there as they were written: it was cut off, edited or "
             "damaged"
@@ -114,7 +114,7 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
 def line(place: Place, change: Any) -> tuple[bytes, Place]:
     """The line of a change after `place`, and where it ends."""
     body = json.dumps(change).encode()
-    digest = _chained(place.digest, body)
+    digest = _chain(place.digest, body)
     text = _BEFORE + digest.encode() + _BETWEEN + body + _AFTER + b"\n"
     return text, Place(place.length + len(text), digest)
 
@@ -156,33 +156,31 @@ def _put(file: BinaryIO, at: int, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _chained(before: str, body: bytes) -> str:
+def _chain(before: str, body: bytes) -> str:
     return hashlib.sha256(before.encode() + body).hexdigest()
 
 
 def _body(text: bytes, before: str) -> bytes | None:
     """The change that a line holds; None if the line is not as it was written."""
     body = text[len(_BEFORE) + _DIGEST + len(_BETWEEN) : -len(_AFTER)]
-    whole = _BEFORE + _chained(before, body).encode() + _BETWEEN + body + _AFTER
+    whole = _BEFORE + _chain(before, body).encode() + _BETWEEN + body + _AFTER
     return body if text == whole else None
 
 
 def _header(document: bytes, digest: str) -> bytes:
-    return _padded(
-        {"format": FORMAT, "version": VERSION, "document": len(document), "digest": digest}
-    )
+    return _pad({"format": FORMAT, "version": VERSION, "document": len(document), "digest": digest})
 
 
-def _padded(value: dict[str, Any]) -> bytes:
+def _pad(value: dict[str, Any]) -> bytes:
     return json.dumps(value).ljust(_WIDTH - 1).encode() + b"\n"
 
 
 def _mark(length: int, digest: str) -> bytes:
     check = hashlib.sha256(f"{length} {digest}".encode()).hexdigest()[:16]
-    return _padded({"length": length, "digest": digest, "check": check})
+    return _pad({"length": length, "digest": digest, "check": check})
 
 
-def _covered(mark: bytes) -> tuple[int, str]:
+def _read_mark(mark: bytes) -> tuple[int, str]:
     """How much a mark covers, and the digest there; nothing if it is not as it was written."""
     try:
         said = loads(mark)
@@ -192,12 +190,12 @@ def _covered(mark: bytes) -> tuple[int, str]:
         return 0, ""
 
 
-def _promised(head: bytes) -> tuple[int, str]:
+def _read_longer_mark(head: bytes) -> tuple[int, str]:
     """What the longer mark covers."""
-    return max(_covered(head[_WIDTH : 2 * _WIDTH]), _covered(head[2 * _WIDTH :]))
+    return max(_read_mark(head[_WIDTH : 2 * _WIDTH]), _read_mark(head[2 * _WIDTH :]))
 
 
 def _older(head: bytes) -> int:
     """Where the mark stands that covers less."""
-    first, second = _covered(head[_WIDTH : 2 * _WIDTH]), _covered(head[2 * _WIDTH :])
+    first, second = _read_mark(head[_WIDTH : 2 * _WIDTH]), _read_mark(head[2 * _WIDTH :])
     return _WIDTH if first <= second else 2 * _WIDTH

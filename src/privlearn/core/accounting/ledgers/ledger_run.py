@@ -170,8 +170,8 @@ class LedgerRun:
 
     def charged(self) -> list[Composed]:
         """What was charged by each entry, without what was written down ahead of use."""
-        own = self.entry
+        current = self.entry
         return [
-            first(entry.approved, self._used) if own and entry.id == own.id else entry.spent
+            first(entry.approved, self._used) if current and entry.id == current.id else entry.spent
             for entry in self.store.read().entries
         ]

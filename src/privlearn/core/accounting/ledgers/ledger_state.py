@@ -267,7 +267,7 @@ class LedgerState:
         """Add `event`, for which there is room, to an entry of charges without an approval."""
         if len(entry.spent.events) <= _RUNS:
             spent = appended(entry.spent, event)
-            spent = _counted(spent) if len(spent.events) > _RUNS else spent
+            spent = _count_mechanisms(spent) if len(spent.events) > _RUNS else spent
         else:
             counted, places = self._places
             # or an edit was given up
@@ -354,7 +354,11 @@ class LedgerState:
             )
         assert self.adjacency is not None
         room = _still_fits(
-            lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency
+            lambda candidate: share(limit, compose([before, candidate])),
+            1.0,
+            event,
+            budget,
+            self.adjacency,
         )
         raise BudgetExceeded(
             f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from "
@@ -374,7 +378,7 @@ class LedgerState:
         closed = [entry for entry in self.entries if not entry.open and not entry.declared]
         old = closed[:-LISTED]
         runs = sum(int(entry.what.split()[0]) if entry.id == _SUMMED else 1 for entry in old)
-        spent = _counted(compose(entry.spent for entry in old))
+        spent = _count_mechanisms(compose(entry.spent for entry in old))
         gone = {entry.id for entry in old}
         rest = [entry for entry in self.entries if entry.id not in gone]
         place = sum(entry.declared for entry in rest)
@@ -405,8 +409,8 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
         )
         remedy = "a larger budget" if first else "a smaller target"
 
-        def together(own: Event) -> float:
-            return budget.spent(compose([before, own]), adjacency)
+        def together(candidate: Event) -> float:
+            return budget.spent(compose([before, candidate]), adjacency)
 
         room = "" if first else _still_fits(together, budget.limit, event, budget, adjacency)
         raise BudgetExceeded(
@@ -441,7 +445,7 @@ def first(event: Composed, charges: int) -> Composed:
     return compose(runs)
 
 
-def _counted(event: Composed) -> Composed:
+def _count_mechanisms(event: Composed) -> Composed:
     """`event` without its order: every mechanism once, with its number."""
     return compose(Repeated(leaf, times) for leaf, times in tally(event).items())
 

@@ -54,14 +54,14 @@ def with_noise(event: Event, factor: float) -> Event:
         PrivlearnError: it has releases whose noise is no multiple of a sensitivity.
     """
     if isinstance(event, Composed):
-        return Composed(tuple(with_noise(own, factor) for own in event.events))
+        return Composed(tuple(with_noise(part, factor) for part in event.events))
     if isinstance(event, Repeated):
         return Repeated(with_noise(event.event, factor), event.count)
-    made: Any = event
+    release: Any = event
     if hasattr(event, "noise_multiplier"):
-        return replace(made, noise_multiplier=factor * made.noise_multiplier)  # type: ignore[no-any-return]
+        return replace(release, noise_multiplier=factor * release.noise_multiplier)  # type: ignore[no-any-return]
     if isinstance(getattr(event, "event", None), Mechanism):
-        return replace(made, event=with_noise(made.event, factor))  # type: ignore[no-any-return]
+        return replace(release, event=with_noise(release.event, factor))  # type: ignore[no-any-return]
     raise PrivlearnError(
         f"{type(event).__name__} has no noise to raise: expected releases with a noise_multiplier"
     )

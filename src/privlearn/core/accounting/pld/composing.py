@@ -95,12 +95,12 @@ def masses(
     def rounded(tilt: float) -> tuple[float, float]:
         """Take in a tilt; how much of the mass that counts is rounding."""
         nonlocal p, q
-        law = _tilted(pairs, counts, size, tilt)
+        law = _tilt(pairs, counts, size, tilt)
         (p_new, p_share), (q_new, q_share) = (
             law.on(cells, losses, weight) for weight in (1.0, 0.0)
         )
         p, q = np.minimum(p, p_new), np.minimum(q, q_new)
-        return _counting(p, p_share, tail), _counting(q[::-1], q_share[::-1], tail)
+        return _sum_share_above(p, p_share, tail), _sum_share_above(q[::-1], q_share[::-1], tail)
 
     if max(abs(low), abs(high)) * h < _NARROW:
         p_share, q_share = rounded(0.5)
@@ -114,7 +114,7 @@ def masses(
     return low, p, q, *outside
 
 
-def _counting(mass: Array, share: Array, tail: float) -> float:
+def _sum_share_above(mass: Array, share: Array, tail: float) -> float:
     """About how much of the `share` of rounding is above the loss at which a delta is read that
     goes with `tail`.
     """
@@ -122,7 +122,7 @@ def _counting(mass: Array, share: Array, tail: float) -> float:
     return float(share[np.cumsum(certain[::-1])[::-1] <= _READ * tail].sum())
 
 
-def _tilted(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float) -> Tilted:
+def _tilt(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float) -> Tilted:
     """The composed law with density q e^{tilt loss}."""
     shifts: list[tuple[int, float]] = []
 

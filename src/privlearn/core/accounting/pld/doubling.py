@@ -125,10 +125,13 @@ def weighted(first: Laws, second: Laws, m: int, n: int, h: float, tail: float) -
     sums = _Sums(size, ratio * stride, first.q.shape)
     every = [np.ascontiguousarray(second.q[place::stride]) for place in range(stride)]
     for gap, cell, shares in zip(ahead.tolist(), cells, parts, strict=True):
-        own = start + gap - second.lo  # the cell of `second` beside the first one of `first`
-        i, j = max(0, -(own // stride)), min(len(first.q), (len(second.q) - own - 1) // stride + 1)
+        offset = start + gap - second.lo  # the cell of `second` beside the first one of `first`
+        i, j = (
+            max(0, -(offset // stride)),
+            min(len(first.q), (len(second.q) - offset - 1) // stride + 1),
+        )
         if i < j:
-            beside = every[own % stride][own // stride + i : own // stride + j]
+            beside = every[offset % stride][offset // stride + i : offset // stride + j]
             sums.add_products(
                 first.q[i:j], beside, ratio * (start + stride * i) + cell - low - 1, shares
             )
@@ -180,11 +183,11 @@ class _Sums:
 
     def add(self, mass: Array, cell: int, parts: tuple[float, ...]) -> None:
         """Add `mass`, whose first one's parts belong to the cells from `cell` on."""
-        own, stride = self._scaled[: len(mass)], len(self._runs)
+        scratch, stride = self._scaled[: len(mass)], len(self._runs)
         for place, part in enumerate(parts, cell):
             if part:
                 there = self._runs[place % stride, place // stride : place // stride + len(mass)]
-                np.add(there, np.multiply(mass, part, own), there)
+                np.add(there, np.multiply(mass, part, scratch), there)
 
     def add_products(self, one: Array, other: Array, cell: int, parts: tuple[float, ...]) -> None:
         """As `add`, for what two independent masses are together."""
@@ -208,11 +211,11 @@ def trim(laws: Laws, tail: float) -> Laws:
     if high <= low:
         return laws
     units = 2 * n + 32 + 8 * float(np.abs(laws.losses[[0, -1]]).max())
-    kept = q[low:high].copy()
+    inner = q[low:high].copy()
     mass, mean = q[:low].sum(0), (q * x)[:low].sum(0) / x[low]
-    kept[0] = rounded_up(kept[0] + mean, units)
+    inner[0] = rounded_up(inner[0] + mean, units)
     q0 = laws.q0 + np.maximum(0.0, mass - mean) + units * UNIT * mass
     mass, mean = q[high:].sum(0), (q * x)[high:].sum(0)
-    kept[-1] = rounded_up(kept[-1] + mass, units)
+    inner[-1] = rounded_up(inner[-1] + mass, units)
     p_inf = laws.p_inf + np.maximum(0.0, mean - x[high - 1] * mass) + units * UNIT * mean
-    return Laws(laws.h, laws.lo + low, kept, rounded_up(q0, 4), rounded_up(p_inf, 4))
+    return Laws(laws.h, laws.lo + low, inner, rounded_up(q0, 4), rounded_up(p_inf, 4))

@@ -230,10 +230,10 @@ def pure_pair(epsilon: float, h: float) -> Pair:
 def randomised_response_pair(epsilon: float, categories: int, h: float) -> Pair:
     """k-ary randomised response: the true category e^epsilon times as likely as each other."""
     odds = math.exp(-epsilon)
-    own = rounded_up(1 / (1 + (categories - 1) * odds), 64)
-    masses = {-epsilon: own, epsilon: rounded_up(odds * own, 32)}
+    true_mass = rounded_up(1 / (1 + (categories - 1) * odds), 64)
+    masses = {-epsilon: true_mass, epsilon: rounded_up(odds * true_mass, 32)}
     if categories > 2:
-        masses[0.0] = rounded_up((categories - 2) * odds * own, 32)
+        masses[0.0] = rounded_up((categories - 2) * odds * true_mass, 32)
     return atoms(masses, h)
 
 
@@ -306,10 +306,10 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
     # R = base + scale y (less what was dropped): where none may be drawn, y says more digits of R
     # than R.
     drawn = int(counts[0] == 0)
-    own, share = weights[drawn:], 2.1 * _weight_error(k)
-    scale = float(own.sum()) if drawn else 1.0
-    y, y_share = _density(x, sigma, counts[drawn:], own / scale)
-    p = _laws(x, sigma, counts[drawn:], own / scale)
+    drawn_weights, share = weights[drawn:], 2.1 * _weight_error(k)
+    scale = float(drawn_weights.sum()) if drawn else 1.0
+    y, y_share = _density(x, sigma, counts[drawn:], drawn_weights / scale)
+    p = _laws(x, sigma, counts[drawn:], drawn_weights / scale)
     q = tails(x / sigma, UNIT * np.abs(x / sigma))
     gaps = np.diff(y)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -414,18 +414,18 @@ def _table(
 
     reach = -sigma * float(ndtri(tail))
     top = float(counts[-1])
-    high = _crossing(lambda x: beyond(x) <= tail, -reach, top + reach)
+    high = _find_crossing(lambda x: beyond(x) <= tail, -reach, top + reach)
     if loss(high) > _FARTHEST:
-        high = _crossing(lambda x: loss(x) > _FARTHEST, -reach, high)
+        high = _find_crossing(lambda x: loss(x) > _FARTHEST, -reach, high)
     low = -reach
     if loss(low) < -_FARTHEST:
-        low = _crossing(lambda x: loss(x) > -_FARTHEST, low, max(high, top + reach))
+        low = _find_crossing(lambda x: loss(x) > -_FARTHEST, low, max(high, top + reach))
     high = max(high, low + 1e-6 * sigma)
     table = np.linspace(low, high, points)
     return table, np.maximum.accumulate(_log_ratio(table, sigma, counts, weights))
 
 
-def _crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
+def _find_crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
     """A point of [low, high] where a condition holds that holds from some point on; close above
     that point.
     """

@@ -85,9 +85,11 @@ class Epochs:
         pairs: list[Pair | None] = [_at_once(self.batches, sigma, h, tail) for sigma in levels]
         slow = [place for place, pair in enumerate(pairs) if pair is None]
         for group in _nearby([levels[place] for place in slow]):
-            own = [slow[number] for number in group]
-            doubled = _together_by_doubling(self.batches, [levels[place] for place in own], h, tail)
-            for place, pair in zip(own, doubled, strict=True):
+            places = [slow[number] for number in group]
+            doubled = _together_by_doubling(
+                self.batches, [levels[place] for place in places], h, tail
+            )
+            for place, pair in zip(places, doubled, strict=True):
                 pairs[place] = pair
         return [pair for pair in pairs if pair is not None]
 
@@ -243,8 +245,8 @@ def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[
     weighted = mass * values
 
     def above(order: float) -> float:
-        own, other = log_moments(values, (weighted, mass), order)
-        return (own + (batches - 1) * other + need) / order
+        log_weighted, other = log_moments(values, (weighted, mass), order)
+        return (log_weighted + (batches - 1) * other + need) / order
 
     def below(order: float) -> float:
         return (batches * log_moment(values, mass, -order) + need) / order

@@ -154,7 +154,7 @@ class Mixture(Mechanism):
         usual = self.usual.pair()
         if self.rare is None or self.chance < _NEVER:
             return PairBuilder(
-                lambda h, tail: _mixed(usual.build(h, tail), None, self.chance),
+                lambda h, tail: _mix(usual.build(h, tail), None, self.chance),
                 usual.spread,
                 usual.width,
             )
@@ -162,12 +162,12 @@ class Mixture(Mechanism):
         spread = math.sqrt((1 - self.chance) * usual.spread**2 + self.chance * rare.spread**2)
 
         def build(h: float, tail: float) -> Pair:
-            return _mixed(usual.build(h, tail), rare.build(h, tail), self.chance)
+            return _mix(usual.build(h, tail), rare.build(h, tail), self.chance)
 
         return PairBuilder(build, spread, max(usual.width, rare.width))
 
 
-def _mixed(usual: Pair, rare: Pair | None, chance: float) -> Pair:
+def _mix(usual: Pair, rare: Pair | None, chance: float) -> Pair:
     """The pair of both, on the grid of both, no mass below its exact value; `rare` is None where
     all is told.
     """
