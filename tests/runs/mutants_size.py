@@ -91,8 +91,8 @@ MUTANTS = [
     Mutant(
         "candidates declare the file's length",
         candidates._settled,
-        "training_request(own)",
-        "training_request(own.replaced(examples=facts.examples))",
+        "training_request(request)",
+        "training_request(request.replaced(examples=facts.examples))",
         PUBLIC,
     ),
     Mutant(

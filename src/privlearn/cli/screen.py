@@ -152,8 +152,8 @@ def warn(*warnings: str) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print a text of several lines on standard output, such as a file's."""
-    for own in lines:
-        answers.print(own)
+    for line in lines:
+        answers.print(line)
 
 
 def print_for_scripts(text: str) -> None:
@@ -206,15 +206,15 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 def meaning(figures: dict[str, Any]) -> str:
     """What the numbers mean, in a sentence each."""
     unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
-    stated = Guarantee(
+    guarantee = Guarantee(
         figures["epsilon"],
         figures["delta"],
         Adjacency(figures["adjacency"]),
         figures["method"],
         **unit,
     )
-    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
-    return BREAK.join(f"{stated.meaning}{attack}".splitlines())
+    attack = f"\n{describe(figures['attack'], guarantee.unit)}" if figures.get("attack") else ""
+    return BREAK.join(f"{guarantee.meaning}{attack}".splitlines())
 
 
 def at_most(plan: Plan) -> str:

@@ -65,10 +65,12 @@ def run(request: Request) -> int:
             methods.require_metric(request, job.data)
             _say(job)
             return dry_run.show(request, job)
-    kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
-    if request.resume and world.once(lambda: kept.published(request.out), "what is published"):
+    checkpoint = pate.kept_of(request) if request.method == PATE else kept_of(request)
+    if request.resume and world.once(
+        lambda: checkpoint.published(request.out), "what is published"
+    ):
         return 0
-    opened = Opened.by_the_first(request, kept, world)
+    opened = Opened.by_the_first(request, checkpoint, world)
     try:
         with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             methods.require_metric(request, job.data)
@@ -83,9 +85,9 @@ def run(request: Request) -> int:
             else:
                 _publish(job, opened, result, job.rows(result))
     except BaseException as error:
-        kept.interrupted(error)
+        checkpoint.interrupted(error)
         raise
-    kept.done()
+    checkpoint.done()
     return 0
 
 
@@ -170,14 +172,14 @@ def _certified(folder: Path) -> dict[str, Any]:
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     seconds, ledger = answer["seconds"], answer.get("ledger")
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
-    own = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
+    guarantee = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
         certified = (
             f"{screen.BOLD}epsilon {readable(ledger['epsilon'])}{screen.END} {at}, {ledger['runs']}"
         )
-        rows = {"certified": certified, "this run by itself": f"{screen.style('')}{own}"}
+        rows = {"certified": certified, "this run by itself": f"{screen.style('')}{guarantee}"}
     else:
-        rows = {"guarantee": f"{screen.BOLD}{own}"}
+        rows = {"guarantee": f"{screen.BOLD}{guarantee}"}
     rows |= more
     rows["seconds"] = (
         "not printed: they would tell how many runs there were"
@@ -191,8 +193,8 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     screen.answers.print(table)
     # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said
     # beside that.
-    stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
-    screen.answers.print(f"\n{screen.meaning(stated)}")
+    claim = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
+    screen.answers.print(f"\n{screen.meaning(claim)}")
     screen.answers.print(
         f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}"
     )
@@ -267,9 +269,9 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         def run(opened: Opened) -> Result:
             if pages is None or initial is None:
                 return _descend(settled, data, public, answer, opened)
-            own = replace(settled, initial=initial())
-            result = _descend(own, data, None, answer, opened)
-            begun: Result = pages.stated(result, own, data, labelled, answer)
+            initialised = replace(settled, initial=initial())
+            result = _descend(initialised, data, None, answer, opened)
+            begun: Result = pages.stated(result, initialised, data, labelled, answer)
             return begun
 
         plan, examples = settled.plan, facts.examples
@@ -417,14 +419,14 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         )
 
 
-def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it
-    chose none.
+def _chosen_features(result: Result, number: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which features a run chose, `number` of them in words, for its JSON answer and its
+    table; empty if it chose none.
     """
     if not result.facts.get("chosen"):
         return {}, {}
     choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
     return {"chosen": choice}, {
-        "features": screen.BREAK.join([f"{kept}, the best first:", *listed])
+        "features": screen.BREAK.join([f"{number}, the best first:", *listed])
     }
