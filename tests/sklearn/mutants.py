@@ -119,15 +119,15 @@ MUTANTS = [
     Mutant(
         "the ledger that was given is not charged",
         spending.spend,
-        "if given is None else given\n    own",
-        "\n    own",
+        "if given is None else given\n    all_reasons",
+        "\n    all_reasons",
         LIMIT,
     ),
     Mutant(
         "only the last fit is stated",
         spending.spend,
-        "_priced(spent, plan, stated)",
-        "_priced(plan.event(), plan, stated)",
+        "_priced(spent, plan, stated_delta)",
+        "_priced(plan.event(), plan, stated_delta)",
         ONE,
     ),
     Mutant("fits add up silently", spending._warn, 'privacy.total.kind != "bound"', "False", ONE),
@@ -185,7 +185,7 @@ MUTANTS = [
         "a declared fit makes up for others",
         spending.spend,
         "tuple(sorted(shared.undeclared))",
-        "own",
+        "all_reasons",
         CLAIMS,
     ),
     Mutant(

@@ -34,15 +34,15 @@ MUTANTS = [
     Mutant(
         "a search forgets whom its estimator protects",
         search.DPSearchCV._candidate,
-        "{**made._options(), **own._options()}",
-        "own._options()",
+        "{**estimator._options(), **candidate._options()}",
+        "candidate._options()",
         TOGETHER,
     ),
     Mutant(
         "a search takes no notice of persons",
         search.DPSearchCV.fit,
-        "is not None for own",
-        "and False for own",
+        "is not None for variant",
+        "and False for variant",
         TOGETHER,
     ),
     Mutant(

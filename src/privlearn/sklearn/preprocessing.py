@@ -152,7 +152,7 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
         parts = (
             (part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_
         )
-        return all(_learned_nothing(part, own, private) for part, own in parts)
+        return all(_learned_nothing(part, cells, private) for part, cells in parts)
     if any(isinstance(value, private) for value in step.get_params().values()):
         return False  # to fit it would be charged
     try:
@@ -164,8 +164,8 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
 
 def _state(step: Any) -> dict[str, Any]:
     """What a step holds beside its parameters."""
-    given = step.get_params(deep=False)
-    return {name: value for name, value in vars(step).items() if name not in given}
+    parameters = step.get_params(deep=False)
+    return {name: value for name, value in vars(step).items() if name not in parameters}
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -193,21 +193,21 @@ def _are_rows_of(inner: _Call, outer: _Call) -> bool:
     No row may come twice as often: that would be another weight than it has.
     """
     try:
-        given, passed = _columns(outer.X), _columns(inner.X)
+        original, passed = _columns(outer.X), _columns(inner.X)
         if inner.y is not None:
-            given, passed = [*given, *_columns(outer.y)], [*passed, *_columns(inner.y)]
+            original, passed = [*original, *_columns(outer.y)], [*passed, *_columns(inner.y)]
     except Exception:
         return False
-    if {len(column) for column in given} == {len(column) for column in passed}:
-        there = {column.tobytes() for column in given}
+    if {len(column) for column in original} == {len(column) for column in passed}:
+        there = {column.tobytes() for column in original}
         if all(column.tobytes() in there for column in passed):
             return True
-    if len(given) != len(passed):
+    if len(original) != len(passed):
         return False
     size = len(passed[0])
     codes = [
         np.unique(np.concatenate(pair), return_inverse=True)[1]
-        for pair in zip(passed, given, strict=True)
+        for pair in zip(passed, original, strict=True)
     ]
     numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     most = int(numbers.max()) + 1
@@ -248,11 +248,11 @@ def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
     prefixed = [match and match[1] for match in map(_PREFIXED.fullmatch, names)]
     numbered = [match and match[1] for match in map(_NUMBERED.fullmatch, names)]
     if names and all(prefixed):
-        own = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
+        known = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
         yield from (
             str(name)
             for name in prefixed
-            if str(name).rpartition("-")[0] not in own and name not in own
+            if str(name).rpartition("-")[0] not in known and name not in known
         )
     elif (
         names
@@ -264,6 +264,6 @@ def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
 
 def _names_of(kind: type[Any]) -> Iterator[str]:
     """The names of all classes of a kind, in small letters."""
-    for own in kind.__subclasses__():
-        yield own.__name__.lower()
-        yield from _names_of(own)
+    for subclass in kind.__subclasses__():
+        yield subclass.__name__.lower()
+        yield from _names_of(subclass)

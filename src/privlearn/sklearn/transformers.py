@@ -76,8 +76,10 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
             session = Session(plan, ledger, streams)
             session.count_examples(len(rows))
             with session.charging():
-                made = transform.fit(torch.from_numpy(rows), plan.neighbours, ledger, streams.noise)
-            return ReleasedTransform(made, plan, ledger)
+                module = transform.fit(
+                    torch.from_numpy(rows), plan.neighbours, ledger, streams.noise
+                )
+            return ReleasedTransform(module, plan, ledger)
 
         return self._release(plan, (), release).module
 
@@ -281,7 +283,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
                 (rows, rows),
                 ledger=ledger,
                 streams=streams,
-                optimizer=lambda own: torch.optim.SGD(own, lr=_LEARNING_RATE, momentum=_MOMENTUM),
+                optimizer=lambda parameters: torch.optim.SGD(
+                    parameters, lr=_LEARNING_RATE, momentum=_MOMENTUM
+                ),
             )
 
         self.module_ = self._release(plan, (), release).model.double().eval()
