@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "the script's mean is divided once more",
         script_loss.ScriptLoss.__call__,
-        "own.mean(1)",
-        "own.mean(1) / rows",
+        "output.mean(1)",
+        "output.mean(1) / rows",
         MEAN,
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = [
         "a sum passes for a mean",
         script_loss._terms,
         'elif name == "sum":\n        raise _sum()',
-        'elif name == "sum":\n        yield Term(factor, own)',
+        'elif name == "sum":\n        yield Term(factor, operand)',
         COUPLED,
     ),
     Mutant(
@@ -121,7 +121,7 @@ MUTANTS = [
         "any number passes for a mean",
         script_loss._terms,
         "    else:\n        raise _unknown(name)\n",
-        "    else:\n        yield Term(factor, own)\n",
+        "    else:\n        yield Term(factor, operand)\n",
         COUPLED,
     ),
     Mutant(
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "numbers are not seen to be read",
         recorded.computed,
-        "given[0].turn.watch.was_read = True\n        return _private",
+        "recorded[0].turn.watch.was_read = True\n        return _private",
         "pass\n        return _private",
         NUMBERS,
     ),
