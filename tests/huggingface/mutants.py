@@ -42,8 +42,8 @@ MUTANTS = [
     Mutant(
         "batches and noise follow from the seed of PyTorch",
         trainer.PrivateTrainer._made,
-        'streams=given.get("streams")',
-        'streams=given.get("streams") or Streams.new(torch.initial_seed() % 2**32)',
+        'streams=privacy.get("streams")',
+        'streams=privacy.get("streams") or Streams.new(torch.initial_seed() % 2**32)',
         "check_two_trainers_of_one_seed_draw_apart",
     ),
     Mutant(

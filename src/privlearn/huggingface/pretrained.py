@@ -77,8 +77,8 @@ def _require_all_in(network: Any, adapter: bytes) -> None:
     """
     from safetensors.torch import load
 
-    trained = sum(own.numel() for own in network.parameters() if own.requires_grad)
-    saved = sum(own.numel() for own in load(adapter).values())
+    trained = sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+    saved = sum(tensor.numel() for tensor in load(adapter).values())
     if saved < trained:
         raise BadInput(
             f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in "
