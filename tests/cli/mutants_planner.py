@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         "a number twice",
-        planner._answered,
+        planner._answer_query,
         "if len(dict(pairs)) < len(pairs):",
         "if False:",
         "check_the_planner_refuses_in_the_command_lines_words",

@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         "candidates declare the file's length",
-        candidates._settled,
+        candidates._settle,
         "training_request(request)",
         "training_request(request.replaced(examples=facts.examples))",
         PUBLIC,

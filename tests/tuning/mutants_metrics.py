@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "candidates are settled by other rules",
-        options._settled,
+        options._settle,
         "rules.settle(methods.training_request(request), facts).plan",
         "rules.draft(methods.training_request(request), facts.examples)",
         RULES,

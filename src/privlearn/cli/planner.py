@@ -351,7 +351,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/favicon.ico":  # which browsers ask for by themselves
             self._send(204, "text/plain", b"")
         elif path in answers() and len(query) <= _LONGEST:
-            self._send(*_answered(answers()[path], query))
+            self._send(*_answer_query(answers()[path], query))
         else:
             self._send(404, "text/plain", b"there is no such page\n")
 
@@ -376,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the terminal has the address, and nothing else to show."""
 
 
-def _answered(
+def _answer_query(
     answer: Callable[[Mapping[str, str]], dict[str, Any]], query: str
 ) -> tuple[int, str, bytes]:
     """Code, type and body of the answer to a query."""

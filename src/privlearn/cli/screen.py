@@ -306,7 +306,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     on.
     """
     return {
-        **priced(plan, delta, _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _list_estimates(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -409,7 +409,7 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
         yield comparisons.MISSING
 
 
-def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
+def _list_estimates(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
     """Estimates and lower bounds: never what is claimed."""
     if plan.group_size > 1:
         return

@@ -123,7 +123,7 @@ def make_choice(request: Request, facts: Facts) -> Choice:
         plan: Tuning = Blocks(candidates, retrain=retrain, metric=metric, **numbers)
     else:
         candidates = tuple(
-            Candidate(name, _settled(candidate_request, facts), settings=options)
+            Candidate(name, _settle(candidate_request, facts), settings=options)
             for (name, options), candidate_request in zip(named, each, strict=True)
         )
         plan = RandomStopping(
@@ -177,7 +177,7 @@ def _metric(request: Request, facts: Facts) -> str:
     return name
 
 
-def _settled(request: Request, facts: Facts) -> Plan:
+def _settle(request: Request, facts: Facts) -> Plan:
     """A candidate's plan as that of a run by itself, on rows as they are; its noise is scaled with
     the whole.
     """
@@ -190,7 +190,7 @@ def _on_a_block(
     """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in
     batches of fixed size as much smaller as a block is.
     """
-    whole = plan = _settled(request, facts)
+    whole = plan = _settle(request, facts)
     if isinstance(plan.sampling, Shuffle):
         plan = replace(plan, sampling=Shuffle(max(1, round(plan.sampling.batch_size / parts))))
     return Candidate(name, plan, again=whole if retrain else None, settings=options)

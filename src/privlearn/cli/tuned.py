@@ -43,7 +43,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
-        candidate.name: Settled(_asked(candidate_request, data), facts, candidate.plan)
+        candidate.name: Settled(_make_request(candidate_request, data), facts, candidate.plan)
         for candidate, candidate_request in zip(plan.candidates, choice.requests, strict=True)
     }
     _rehearse(settled.values(), data)
@@ -76,7 +76,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     )
 
 
-def _asked(request: Request, data: Dataset) -> TrainRequest:
+def _make_request(request: Request, data: Dataset) -> TrainRequest:
     """What a candidate's options say, of the task that the data say."""
     chosen = descent_request(request)
     return replace(chosen, task=head_of(chosen.task, data).task)
@@ -91,7 +91,7 @@ def _tune(
         {name: loss_of(data, settled_run.request) for name, settled_run in settled.items()},
     )
 
-    def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+    def train(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         settled_run, plan = settled[candidate.name], candidate.plan
         settled_run = replace(
             settled_run,
@@ -106,7 +106,7 @@ def _tune(
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
         return tuning_run(
             plan,
-            trained,
+            train,
             data,
             ledger=opened.ledger,
             streams=opened.streams(),

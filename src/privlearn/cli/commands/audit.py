@@ -43,11 +43,11 @@ _FORMATS = (".md", ".json", ".png")
 def run(request: Request) -> int:
     """Print what was found; 1 if the claim is refuted."""
     out = None if request.out is None else _free(Path(request.out))
-    with _defined(request.code) as definitions:
+    with _run_file(request.code) as definitions:
         report = (
             _of_code(request, definitions)
             if request.code is not None
-            else _attacked(request, _plan(request))
+            else _attack(request, _plan(request))
         )
     if out is not None:
         _write(report, out)
@@ -109,7 +109,7 @@ def _plan(request: Request) -> Plan:
     )
 
 
-def _attacked(request: Request, plan: Plan, **arguments: Any) -> Audit:
+def _attack(request: Request, plan: Plan, **arguments: Any) -> Audit:
     with screen.progress_bar("attacking", "steps") as progress:
         return audit(
             plan,
@@ -127,7 +127,7 @@ def _streams(request: Request) -> Streams:
 
 
 @contextmanager
-def _defined(path: str | None) -> Iterator[dict[str, Any]]:
+def _run_file(path: str | None) -> Iterator[dict[str, Any]]:
     """What a custom file defines.
 
     Raises:
@@ -181,7 +181,7 @@ def _of_code(request: Request, definitions: dict[str, Any]) -> Audit:
             for name in ("model", "loss", "data", "canary")
             if name in definitions
         }
-        return _attacked(request, plan, **arguments)
+        return _attack(request, plan, **arguments)
     if not callable(attacked):
         raise BadInput(f"run in --code {request.code} is not a function: expected run(took_part)")
     return distinguish(

@@ -63,7 +63,7 @@ def compare(request: Request) -> None:
         "best": rows[0]["sampling"],
         "samplers": rows,
         "refused": refused,
-        "train": _taken(rows, request),
+        "train": _choose(rows, request),
     }
     if request.json:
         screen.print_json(answer)
@@ -71,7 +71,7 @@ def compare(request: Request) -> None:
         _show(answer, target)
 
 
-def _taken(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
+def _choose(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
     """The row that `train --sampling best` takes: the best for the neighbours of Poisson batches,
     or those given.
     """

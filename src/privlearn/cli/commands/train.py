@@ -147,7 +147,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
             **metrics.to_json(),
         }
     if opened.ledger is not None:
-        answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
+        answer["ledger"] = {"file": request.ledger, **_read_claim(opened.out)}
     answer |= {
         "test_metrics": {} if metrics is None else dict(metrics.figures),
         "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
@@ -162,7 +162,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
         _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
-def _certified(folder: Path) -> dict[str, Any]:
+def _read_claim(folder: Path) -> dict[str, Any]:
     """What the certificate of a run on a shared ledger claims."""
     claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
     runs = claim["ledger"]["runs"] if "ledger" in claim else "for this run, the only one so far"
@@ -286,9 +286,9 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         yield Job(
             data,
             answer,
-            f"{_drawn(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier "
-            f"{rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} at delta "
-            f"{request.delta:g} ({answer['adjacency']})",
+            f"{_describe_sampler(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, "
+            f"noise multiplier {rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} "
+            f"at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             run,
@@ -307,7 +307,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         )
 
 
-def _drawn(request: Request, plan: Plan) -> str:
+def _describe_sampler(request: Request, plan: Plan) -> str:
     """What `--sampling best` chose."""
     if request.sampling != BEST:
         return ""
@@ -375,7 +375,7 @@ def _descend(
 def _descent_rows(
     request: Request, plan: Plan, answer: dict[str, Any], result: Result
 ) -> dict[str, str]:
-    chosen, listed = _chosen_features(result, f"{request.select} chosen")
+    chosen, listed = _list_features(result, f"{request.select} chosen")
     answer |= chosen
     noise = rules.noise_text(plan, answer["noise_multipliers"])
     return {
@@ -401,7 +401,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             return train_classifier(plan, data, options, ledger=opened.ledger, streams=streams)
 
         def rows(result: Result) -> dict[str, str]:
-            chosen, listed = _chosen_features(result, f"{plan.keep} of {plan.features}")
+            chosen, listed = _list_features(result, f"{plan.keep} of {plan.features}")
             answer.update(chosen)
             return listed or {"features": f"all {plan.features}"}
 
@@ -419,9 +419,9 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         )
 
 
-def _chosen_features(result: Result, number: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Which features a run chose, `number` of them in words, for its JSON answer and its
-    table; empty if it chose none.
+def _list_features(result: Result, number: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which features a run chose, `number` of them, for its JSON answer and its table; empty if it
+    chose none.
     """
     if not result.facts.get("chosen"):
         return {}, {}
