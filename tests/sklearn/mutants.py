@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         "only the last fit is stated",
         spending.spend,
-        "_priced(spent, plan, stated_delta)",
-        "_priced(plan.event(), plan, stated_delta)",
+        "_price(spent, plan, stated_delta)",
+        "_price(plan.event(), plan, stated_delta)",
         ONE,
     ),
     Mutant("fits add up silently", spending._warn, 'privacy.total.kind != "bound"', "False", ONE),
@@ -148,8 +148,8 @@ MUTANTS = [
     Mutant(
         "a fit is priced by what the ledger holds later",
         spending.spend,
-        "total = _priced(claim, plan",
-        "total = _priced(ledger.claim, plan",
+        "total = _price(claim, plan",
+        "total = _price(ledger.claim, plan",
         HELD,
     ),
     Mutant(
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "a scaler is fitted free of charge",
-        transformers.PrivateScaledTransformer._released,
+        transformers.PrivateScaledTransformer._release_module,
         "plan.neighbours, ledger, streams.noise",
         "plan.neighbours, Ledger(), streams.noise",
         COSTS,

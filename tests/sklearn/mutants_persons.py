@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         "a fit is said to protect a row",
-        spending._priced,
+        spending._price,
         "plan.unit.rows_per_person",
         "None",
         PERSONS,

@@ -76,10 +76,10 @@ def _through(estimator: Any, private: type[Any]) -> Iterator[str]:
         if isinstance(outer.estimator, private):
             continue
         if isinstance(outer.estimator, Pipeline):
-            yield from _learned(outer, inner, private)
+            yield from _find_learned(outer, inner, private)
         elif outer.X is None or not _are_rows_of(inner, outer):
             yield type(outer.estimator).__name__
-    yield from _said_by_names(calls[-1].X if calls else None, private)
+    yield from _find_by_names(calls[-1].X if calls else None, private)
 
 
 def _calls(estimator: Any) -> list[_Call]:
@@ -100,7 +100,7 @@ def _calls(estimator: Any) -> list[_Call]:
     return list(calls.values())
 
 
-def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
+def _find_learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
     """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows
     meet.
     """
@@ -119,7 +119,7 @@ def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
             warnings.simplefilter("ignore")
             rows = _safe_indexing(outer.X, list(range(min(_FEW, _length(outer.X)))))
             for name, step in zip(names, earlier, strict=True):
-                if not _learned_nothing(step, _safe_indexing(rows, [0]), private):
+                if not _learns_nothing(step, _safe_indexing(rows, [0]), private):
                     yield name
                 rows = step.transform(rows)
             together = _numbers(_safe_indexing(inner.X, list(range(_length(rows)))))
@@ -134,7 +134,7 @@ def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
         yield from names
 
 
-def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
+def _learns_nothing(step: Any, row: Any, private: type[Any]) -> bool:
     """Whether a fitted step is as it would be had it been fitted to this one row."""
     if step in (None, "passthrough", "drop") or isinstance(step, DPTableEncoder):
         return True
@@ -142,17 +142,17 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
         return not bool(step.privacy_.undeclared)
     if isinstance(step, Pipeline):
         for _, part in step.steps:
-            if not _learned_nothing(part, row, private):
+            if not _learns_nothing(part, row, private):
                 return False
             row = row if part in (None, "passthrough") else part.transform(row)
         return True
     if isinstance(step, FeatureUnion):
-        return all(_learned_nothing(part, row, private) for _, part in step.transformer_list)
+        return all(_learns_nothing(part, row, private) for _, part in step.transformer_list)
     if isinstance(step, ColumnTransformer):
         parts = (
             (part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_
         )
-        return all(_learned_nothing(part, cells, private) for part, cells in parts)
+        return all(_learns_nothing(part, cells, private) for part, cells in parts)
     if any(isinstance(value, private) for value in step.get_params().values()):
         return False  # to fit it would be charged
     try:
@@ -242,7 +242,7 @@ def _length(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
-def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
+def _find_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
     """The transformers that all columns are called after, as `set_output` does."""
     names = [str(name) for name in getattr(rows, "columns", ())]
     prefixed = [match and match[1] for match in map(_PREFIXED.fullmatch, names)]

@@ -181,7 +181,7 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
                 else None
             )
             plan, _, train = variant._planned(data, usual=usual)
-            runs[_named(number, settings)] = (replace(plan, budget=None), train)
+            runs[_name(number, settings)] = (replace(plan, budget=None), train)
         candidates = tuple(Candidate(name, plan) for name, (plan, _) in runs.items())
         judged = "rmse" if isinstance(estimator, PrivateRegressor) else "accuracy"
         metric = judged if self.metric is None else self.metric
@@ -262,7 +262,7 @@ def _names() -> list[str]:
     return [kind.__name__ for kind in _SEARCHED]
 
 
-def _named(number: int, settings: Mapping[str, Any]) -> str:
+def _name(number: int, settings: Mapping[str, Any]) -> str:
     """A candidate's name: its place and its settings, as far as they can be printed."""
     text = "".join(
         letter for letter in f"{number}: {dict(settings)}" if letter.isprintable() and letter != "|"

@@ -199,20 +199,20 @@ def spend(
     stated_delta = (
         delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
     )
-    alone = None if all_reasons else _priced(plan.event(), plan, stated_delta)
+    alone = None if all_reasons else _price(plan.event(), plan, stated_delta)
     if undeclared:
         total, attacks = None, None
     elif claim is None:
-        total, attacks = replace(_priced(spent, plan, stated_delta), kind="estimate"), None
+        total, attacks = replace(_price(spent, plan, stated_delta), kind="estimate"), None
     else:
-        total = _priced(claim, plan, stated_delta)
+        total = _price(claim, plan, stated_delta)
         attacks = tradeoff(claim, plan.neighbours, plan.unit.group_size)
     privacy = FitPrivacy(alone, total, fits, undeclared, attacks)
     _warn(all_reasons, privacy)
     return result, privacy
 
 
-def _priced(event: Event, plan: Planned, delta: float) -> Guarantee:
+def _price(event: Event, plan: Planned, delta: float) -> Guarantee:
     """The guarantee of an event, for the neighbours and the unit that the plan shares with its
     ledger.
     """

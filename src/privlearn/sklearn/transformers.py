@@ -68,7 +68,7 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
         middle, half = self._units()
         return ((self._scaled_rows(X) - middle) / half).clip(-1, 1)
 
-    def _released(self, transform: PrivateTransform, rows: Array) -> Any:
+    def _release_module(self, transform: PrivateTransform, rows: Array) -> Any:
         """The module of a transform, made by its release on these rows alone."""
         plan = Releases(transform.event(), ADJACENCY, budget=Budget(self.epsilon, self.delta))
 
@@ -135,7 +135,7 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
         """
         rows = self._unit_rows(self._validated(X))
         features = self.n_features_in_
-        module = self._released(Moments(features, self._noise(), math.sqrt(features)), rows)
+        module = self._release_module(Moments(features, self._noise(), math.sqrt(features)), rows)
         assert isinstance(module, Standardise)
         middle, half = self._units()
         self.mean_ = middle + half * module.get_buffer("mean").double().numpy()
@@ -197,7 +197,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
         rows = self._unit_rows(self._validated(X))
         features = self.n_features_in_
         self.n_components_ = min(count("n_components", self.n_components), features)
-        module = self._released(
+        module = self._release_module(
             PrivatePCA(self.n_components_, self._noise()), rows / math.sqrt(features)
         )
         assert isinstance(module, Project)
