@@ -55,10 +55,10 @@ MUTANTS = [
     Mutant(
         "empty batches are skipped",
         script_run.ScriptRun.epoch,
-        "        yield self._handed(batch)\n",
+        "        yield self._hand_out(batch)\n",
         "        if not len(batch.sample):\n            self.run.session.steps_done += 1\n         "
         "   batch = next(self._current, None)\n            continue\n        yield "
-        "self._handed(batch)\n",
+        "self._hand_out(batch)\n",
         EMPTY,
     ),
     Mutant(
@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "class weights are averaged over the batch",
-        script_loss._unreduced,
+        script_loss._drop_reduction,
         '"reduction": "none"',
         '"reduction": "mean"',
         COMPANY,
@@ -154,14 +154,14 @@ MUTANTS = [
     ),
     Mutant(
         "what is changed in place is taken as it was",
-        recorded.Turn._noted,
+        recorded.Turn._encode,
         "if plain(value)._version == value.version",
         "if True",
         NUMBERS,
     ),
     Mutant(
         "a constant is not kept as it was",
-        recorded.Turn._noted,
+        recorded.Turn._encode,
         "value.clone() if",
         "value if",
         NUMBERS,
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "the first batch has the size that was drawn",
-        script_run.ScriptRun._handed,
+        script_run.ScriptRun._hand_out,
         "if self._loss is None:",
         "if False:",
         SIZE,
@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "a batch that was looked at is drawn anew",
         script_run.ScriptRun.epoch,
-        "self._batch or self._drawn()",
-        "self._drawn()",
+        "self._batch or self._draw()",
+        "self._draw()",
         "check_a_batch_that_was_only_looked_at_comes_again",
     ),
     Mutant(

@@ -77,7 +77,7 @@ class Padded:
             tensors["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(
                 tensors["labels"]
             )
-        return {name: self._padded(name, value) for name, value in sorted(tensors.items())}
+        return {name: self._pad_or_cut(name, value) for name, value in sorted(tensors.items())}
 
     def lengths(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
         """The lengths of what is padded, of a batch that was not yet."""
@@ -85,7 +85,7 @@ class Padded:
             value.shape[1] for name, value in batch.items() if name in _PADDING and value.dim() > 1
         )
 
-    def _padded(self, name: str, value: Tensor) -> Tensor:
+    def _pad_or_cut(self, name: str, value: Tensor) -> Tensor:
         length = self.target_length if self._decodes and name in _DECODED else self.length
         if name not in _PADDING or value.dim() < 2 or length is None:
             return value

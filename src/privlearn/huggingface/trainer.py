@@ -143,14 +143,14 @@ class PrivateTrainer(Trainer):
         self._expected = self._microbatch * training_args.gradient_accumulation_steps
         self._privacy, self._precision = privacy, "bf16" if training_args.bf16 else "float32"
         self._groups = privacy.get("groups")
-        self.plan = self._planned(training_args.max_grad_norm)
+        self.plan = self._make_plan(training_args.max_grad_norm)
         self.private: Run | None = None
         self._epochs: EpochLoader | None = None
         self._result: Result | None = None
         self._state = _TrainerPart(self)
         self.add_callback(_TrueEpochs(self))
 
-    def _planned(self, norm: float) -> Plan:
+    def _make_plan(self, norm: float) -> Plan:
         privacy = self._privacy
         if privacy.get("plan") is not None:
             return privacy["plan"]  # type: ignore[return-value]
@@ -205,7 +205,7 @@ class PrivateTrainer(Trainer):
             lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress"
         )
         self.create_optimizer()
-        self.private = private = self._made(path)
+        self.private = private = self._make_run(path)
         self._epochs = EpochLoader(private)
         private.keep(trainer=self._state)
         try:
@@ -219,11 +219,11 @@ class PrivateTrainer(Trainer):
         except BaseException as error:
             private.close(error)
             raise
-        metrics = self._displayed(output.metrics or {})
+        metrics = self._filter_logs(output.metrics or {})
         loss = private_figures(output.training_loss) if self._logs_loss else math.nan
         return TrainOutput(output.global_step, loss, metrics)
 
-    def _made(self, path: Path) -> Run:
+    def _make_run(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
         privacy, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
@@ -327,7 +327,7 @@ class PrivateTrainer(Trainer):
         """Log what is public, `epsilon_spent`, and as private figures what is private and was asked
         for.
         """
-        public = self._displayed(logs)
+        public = self._filter_logs(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta).epsilon
         super().log(public, start_time)
@@ -353,15 +353,15 @@ class PrivateTrainer(Trainer):
     def _logs_loss(self) -> bool:
         return self._privacy.get("log_private_loss", False)
 
-    def _displayed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _filter_logs(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Of values with names those that are logged, private ones as private figures."""
-        logged = {name: value for name, value in values.items() if self._logged(name)}
+        logged = {name: value for name, value in values.items() if self._is_logged(name)}
         return {
             name: private_figures(value) if name in _LOSSES else value
             for name, value in logged.items()
         }
 
-    def _logged(self, name: str) -> bool:
+    def _is_logged(self, name: str) -> bool:
         return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -71,10 +71,10 @@ class TrainingLogs:
         self._module, self._trainer = module, trainer
         self.hidden, self.in_steps = True, set[str]()
         self._before = {name: vars(module).get(name) for name in ("log", "lr_scheduler_step")}
-        module.__dict__["log"] = self._logging()
-        module.__dict__["lr_scheduler_step"] = self._stepping()
+        module.__dict__["log"] = self._make_log()
+        module.__dict__["lr_scheduler_step"] = self._make_scheduler_step()
 
-    def _logging(self) -> Callable[..., None]:
+    def _make_log(self) -> Callable[..., None]:
         """What takes the place of the module's `log`: a function, which copies of the module
         share.
         """
@@ -90,7 +90,7 @@ class TrainingLogs:
 
         return log
 
-    def _stepping(self) -> Callable[..., None]:
+    def _make_scheduler_step(self) -> Callable[..., None]:
         """What takes the place of the module's `lr_scheduler_step`: metrics that schedulers monitor
         are of public rows, and the Trainer steps schedulers when its settings say so.
         """

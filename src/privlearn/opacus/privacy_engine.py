@@ -99,7 +99,7 @@ class PrivacyEngine:
                 stacklevel=2,
             )
         settings = {"noise_multiplier": noise_multiplier, "epochs": epochs or _MOST_EPOCHS}
-        return self._made(module, optimizer, data_loader, max_grad_norm, options, settings)
+        return self._make(module, optimizer, data_loader, max_grad_norm, options, settings)
 
     @checked
     def make_private_with_epsilon(
@@ -116,9 +116,9 @@ class PrivacyEngine:
     ) -> tuple[Any, ...]:
         """As `make_private`, with the noise that a target needs for so many epochs."""
         settings = {"epsilon": target_epsilon, "delta": target_delta, "epochs": epochs}
-        return self._made(module, optimizer, data_loader, max_grad_norm, options, settings)
+        return self._make(module, optimizer, data_loader, max_grad_norm, options, settings)
 
-    def _made(
+    def _make(
         self,
         module: nn.Module,
         optimizer: Any,

@@ -121,7 +121,7 @@ class Turn:
     def note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Note an operation; its outputs, recorded."""
         values, structure = tree_flatten((args, kwargs))
-        values = [self._noted(value) for value in values]
+        values = [self._encode(value) for value in values]
         if (
             getattr(function, "__name__", "") in _SIZED
             and type(values[1]) is int
@@ -138,7 +138,7 @@ class Turn:
             nest,
         )
 
-    def _noted(self, value: Any) -> Any:
+    def _encode(self, value: Any) -> Any:
         # a constant is kept as it is now: it may be written into later
         if not isinstance(value, Recorded):
             return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

@@ -101,7 +101,7 @@ class ScriptLoss:
         )
         values: list[list[Any]] = []
         for entry in self._tape:
-            values.append(_computed(entry, model, leaves, values, dtype))
+            values.append(_compute(entry, model, leaves, values, dtype))
         each = []
         for term in self._terms:
             output = values[term.ref.entry][term.ref.output].reshape(rows, -1)
@@ -129,15 +129,15 @@ def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
     needed = sorted(_ancestors(turn.tape, [term.ref.entry for term in terms]))
     places = {old: new for new, old in enumerate(needed)}
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         return Ref(places[value.entry], value.output) if isinstance(value, Ref) else value
 
     reduced = {term.ref.entry for term in terms}
-    tape = [_unreduced(turn.tape[old]) if old in reduced else turn.tape[old] for old in needed]
-    tape = [replace(entry, values=[moved(value) for value in entry.values]) for entry in tape]
+    tape = [_drop_reduction(turn.tape[old]) if old in reduced else turn.tape[old] for old in needed]
+    tape = [replace(entry, values=[move(value) for value in entry.values]) for entry in tape]
     _require_of_rows(tape)
     late = any(turn.tape[number].late for number in _ancestors(turn.tape, [loss.ref.entry]))
-    return ScriptLoss(tape, [replace(term, ref=moved(term.ref)) for term in terms], late=late)
+    return ScriptLoss(tape, [replace(term, ref=move(term.ref)) for term in terms], late=late)
 
 
 def _require_of_rows(tape: list[Entry]) -> None:
@@ -255,7 +255,7 @@ def _is_loss(entry: Entry) -> bool:
     )
 
 
-def _unreduced(entry: Entry) -> Entry:
+def _drop_reduction(entry: Entry) -> Entry:
     """A loss of torch.nn.functional without its reduction; any other entry as it is."""
     if not _is_loss(entry):
         return entry
@@ -288,7 +288,7 @@ def _equal(one: Any, two: Any, *, numbers: bool) -> bool:
     return one is two or bool(one == two)
 
 
-def _computed(
+def _compute(
     entry: Entry, model: Any, leaves: list[Tensor], values: list[list[Any]], dtype: torch.dtype
 ) -> list[Any]:
     """The outputs of an entry for other rows; floating point values in the type of the model's
@@ -297,7 +297,7 @@ def _computed(
     if isinstance(entry.function, int):
         return [leaves[entry.function]]
 
-    def decoded(value: Any) -> Any:
+    def decode(value: Any) -> Any:
         match value:
             case Ref():
                 return values[value.entry][value.output]
@@ -309,7 +309,7 @@ def _computed(
                 return dtype
         return value
 
-    args, kwargs = tree_unflatten([decoded(value) for value in entry.values], entry.structure)
+    args, kwargs = tree_unflatten([decode(value) for value in entry.values], entry.structure)
     if entry.function is Tensor.float:
         return [args[0].to(dtype)]
     return tree_leaves((model if entry.function is None else entry.function)(*args, **kwargs))

@@ -69,15 +69,15 @@ class ScriptRun:
         """
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
-        batch: Batch | None = self._batch or self._drawn()
+        batch: Batch | None = self._batch or self._draw()
         while batch is not None:
-            yield self._handed(batch)
+            yield self._hand_out(batch)
             if self._batch is not None:
                 raise _without_step()
             batch = next(self._current, None)
         self._begin_next()
 
-    def _drawn(self) -> Batch:
+    def _draw(self) -> Batch:
         batch = next(self._current, None)
         if batch is None:
             self._begin_next()
@@ -97,7 +97,7 @@ class ScriptRun:
         if epoch is not None:
             self.noise_multiplier = epoch.noise_multiplier
 
-    def _handed(self, batch: Batch) -> Any:
+    def _hand_out(self, batch: Batch) -> Any:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
