@@ -215,7 +215,7 @@ MUTANTS = [
     Mutant(
         "a folder chooses the code that runs",
         command._require_own_code,
-        "if is_code and given != spec:",
+        "if is_code and value != spec:",
         "if False:",
         CODE,
     ),

@@ -24,7 +24,13 @@ MUTANTS = [
         "return host.startswith(HOST) or host in (",
         OWN,
     ),
-    Mutant("any page may ask", planner._Handler.do_GET, "own = own and", "own = own or", OWN),
+    Mutant(
+        "any page may ask",
+        planner._Handler.do_GET,
+        "same_origin = same_origin and",
+        "same_origin = same_origin or",
+        OWN,
+    ),
     Mutant(
         "other sites may ask",
         planner._Handler.do_GET,
@@ -74,8 +80,8 @@ MUTANTS = [
     Mutant(
         "the table shows the plan that is chosen",
         planner.samplings,
-        'own | {"sampling": kind}',
-        "own",
+        'applicable | {"sampling": kind}',
+        "applicable",
         "check_the_planners_curves_end_at_its_figures",
     ),
     Mutant(
@@ -87,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         "a number twice",
-        planner._answered,
+        planner._answer_query,
         "if len(dict(pairs)) < len(pairs):",
         "if False:",
         "check_the_planner_refuses_in_the_command_lines_words",
@@ -102,7 +108,7 @@ MUTANTS = [
     Mutant(
         "the page runs what it likes",
         planner.page,
-        "script-src '{_digest(own['js'])}'",
+        "script-src '{_digest(files['js'])}'",
         "script-src 'unsafe-inline'",
         "check_the_planners_page_loads_nothing_and_computes_nothing",
     ),

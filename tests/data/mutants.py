@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "any schema may predict",
         predict._require_same_schema,
-        "if given and given != trained",
+        "if digest and digest != trained",
         "if False",
         "check_models_predict_by_their_own_schema_only",
     ),

@@ -24,14 +24,14 @@ MUTANTS = [
     ),
     Mutant(
         "what a training step logs is logged",
-        step_loss.TrainingLogs._logging,
+        step_loss.TrainingLogs._make_log,
         "if self.hidden:",
         "if False:",
         "check_nothing_private_is_logged_by_the_strategy",
     ),
     Mutant(
         "what is logged between steps reaches callbacks",
-        step_loss.TrainingLogs._logging,
+        step_loss.TrainingLogs._make_log,
         "elif self._trainer.evaluating or self._trainer.sanity_checking:",
         "elif True:",
         "check_what_is_kept_from_a_step_steers_nothing",
@@ -98,14 +98,14 @@ MUTANTS = [
     ),
     Mutant(
         "what a module hands to a scheduler is public",
-        step_loss.TrainingLogs._stepping,
+        step_loss.TrainingLogs._make_scheduler_step,
         "usual(scheduler, metric)",
         "usual(scheduler, metric); scheduler.optimizer.param_groups[0].unknown.clear()",
         RATES,
     ),
     Mutant(
         "the Trainer's metrics are not declared public",
-        step_loss.TrainingLogs._stepping,
+        step_loss.TrainingLogs._make_scheduler_step,
         'metric = declare_public(metric, because="a metric of the validation rows")',
         "pass",
         RATES,

@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "the script's mean is divided once more",
         script_loss.ScriptLoss.__call__,
-        "own.mean(1)",
-        "own.mean(1) / rows",
+        "output.mean(1)",
+        "output.mean(1) / rows",
         MEAN,
     ),
     Mutant(
@@ -55,10 +55,10 @@ MUTANTS = [
     Mutant(
         "empty batches are skipped",
         script_run.ScriptRun.epoch,
-        "        yield self._handed(batch)\n",
+        "        yield self._hand_out(batch)\n",
         "        if not len(batch.sample):\n            self.run.session.steps_done += 1\n         "
         "   batch = next(self._current, None)\n            continue\n        yield "
-        "self._handed(batch)\n",
+        "self._hand_out(batch)\n",
         EMPTY,
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = [
         "a sum passes for a mean",
         script_loss._terms,
         'elif name == "sum":\n        raise _sum()',
-        'elif name == "sum":\n        yield Term(factor, own)',
+        'elif name == "sum":\n        yield Term(factor, operand)',
         COUPLED,
     ),
     Mutant(
@@ -121,12 +121,12 @@ MUTANTS = [
         "any number passes for a mean",
         script_loss._terms,
         "    else:\n        raise _unknown(name)\n",
-        "    else:\n        yield Term(factor, own)\n",
+        "    else:\n        yield Term(factor, operand)\n",
         COUPLED,
     ),
     Mutant(
         "class weights are averaged over the batch",
-        script_loss._unreduced,
+        script_loss._drop_reduction,
         '"reduction": "none"',
         '"reduction": "mean"',
         COMPANY,
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "numbers are not seen to be read",
         recorded.computed,
-        "given[0].turn.watch.was_read = True\n        return _private",
+        "recorded[0].turn.watch.was_read = True\n        return _private",
         "pass\n        return _private",
         NUMBERS,
     ),
@@ -154,14 +154,14 @@ MUTANTS = [
     ),
     Mutant(
         "what is changed in place is taken as it was",
-        recorded.Turn._noted,
+        recorded.Turn._encode,
         "if plain(value)._version == value.version",
         "if True",
         NUMBERS,
     ),
     Mutant(
         "a constant is not kept as it was",
-        recorded.Turn._noted,
+        recorded.Turn._encode,
         "value.clone() if",
         "value if",
         NUMBERS,
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "the first batch has the size that was drawn",
-        script_run.ScriptRun._handed,
+        script_run.ScriptRun._hand_out,
         "if self._loss is None:",
         "if False:",
         SIZE,
@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "a batch that was looked at is drawn anew",
         script_run.ScriptRun.epoch,
-        "self._batch or self._drawn()",
-        "self._drawn()",
+        "self._batch or self._draw()",
+        "self._draw()",
         "check_a_batch_that_was_only_looked_at_comes_again",
     ),
     Mutant(

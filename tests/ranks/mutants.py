@@ -325,7 +325,7 @@ MUTANTS = [
     ),
     Mutant(
         "an engine in each process",
-        privacy_engine.PrivacyEngine._made,
+        privacy_engine.PrivacyEngine._make,
         'require_one_process("an engine of pv.opacus")',
         "pass",
         OTHERS,

@@ -90,9 +90,9 @@ MUTANTS = [
     ),
     Mutant(
         "candidates declare the file's length",
-        candidates._settled,
-        "training_request(own)",
-        "training_request(own.replaced(examples=facts.examples))",
+        candidates._settle,
+        "training_request(request)",
+        "training_request(request.replaced(examples=facts.examples))",
         PUBLIC,
     ),
     Mutant(

@@ -59,7 +59,7 @@ MUTANTS = [
     ),
     Mutant(
         "a scaler's release has no target",
-        transformers.PrivateScaledTransformer._released,
+        transformers.PrivateScaledTransformer._release_module,
         "budget=Budget(self.epsilon, self.delta)",
         "budget=None",
         ESTIMATORS,

@@ -119,15 +119,15 @@ MUTANTS = [
     Mutant(
         "the ledger that was given is not charged",
         spending.spend,
-        "if given is None else given\n    own",
-        "\n    own",
+        "if given is None else given\n    all_reasons",
+        "\n    all_reasons",
         LIMIT,
     ),
     Mutant(
         "only the last fit is stated",
         spending.spend,
-        "_priced(spent, plan, stated)",
-        "_priced(plan.event(), plan, stated)",
+        "_price(spent, plan, stated_delta)",
+        "_price(plan.event(), plan, stated_delta)",
         ONE,
     ),
     Mutant("fits add up silently", spending._warn, 'privacy.total.kind != "bound"', "False", ONE),
@@ -148,8 +148,8 @@ MUTANTS = [
     Mutant(
         "a fit is priced by what the ledger holds later",
         spending.spend,
-        "total = _priced(claim, plan",
-        "total = _priced(ledger.claim, plan",
+        "total = _price(claim, plan",
+        "total = _price(ledger.claim, plan",
         HELD,
     ),
     Mutant(
@@ -185,7 +185,7 @@ MUTANTS = [
         "a declared fit makes up for others",
         spending.spend,
         "tuple(sorted(shared.undeclared))",
-        "own",
+        "all_reasons",
         CLAIMS,
     ),
     Mutant(
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         "a scaler is fitted free of charge",
-        transformers.PrivateScaledTransformer._released,
+        transformers.PrivateScaledTransformer._release_module,
         "plan.neighbours, ledger, streams.noise",
         "plan.neighbours, Ledger(), streams.noise",
         COSTS,

@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "weights are divided by the largest",
         estimator.PrivateEstimator._weights,
-        "own.clip(0, 1)",
-        "(own / own.max()).clip(0, 1)",
+        "values.clip(0, 1)",
+        "(values / values.max()).clip(0, 1)",
         "check_a_rows_weight_follows_from_that_row",
     ),
     Mutant(

@@ -61,9 +61,9 @@ MUTANTS = [
     ),
     Mutant(
         "candidates are settled by other rules",
-        options._settled,
-        "rules.settle(methods.training_request(own), facts).plan",
-        "rules.draft(methods.training_request(own), facts.examples)",
+        options._settle,
+        "rules.settle(methods.training_request(request), facts).plan",
+        "rules.draft(methods.training_request(request), facts.examples)",
         RULES,
     ),
     Mutant(

@@ -109,10 +109,10 @@ def in_options(message: str, command: str) -> str:
     )
     left = {first, *re.findall(r"(?<![\w.:,])([a-z_]+)=", message)}
     flags = [
-        own.in_words
+        option.in_words
         for name in named
         if name in left
-        for own in named[name]
-        if f"--{own.name}" not in message
+        for option in named[name]
+        if f"--{option.name}" not in message
     ]
     return f"{message}. On the command line: {', '.join(flags)}" if flags else message

@@ -130,7 +130,7 @@ def _transcript(request: Request) -> Transcript:
         BadInput: nothing was committed to there, or options that leave nothing to check.
     """
     require_recordable(request)
-    made = Transcript(
+    transcript = Transcript(
         request.transcript,
         challenge=request.challenge or "",
         steps=request.transcript_steps,
@@ -138,7 +138,7 @@ def _transcript(request: Request) -> Transcript:
     )
     if not options_file(request.transcript).exists():  # a commitment of Python's
         keep_options(request, request.transcript)
-    return made
+    return transcript
 
 
 def require_recordable(request: Request) -> None:

@@ -197,8 +197,8 @@ def _similar_ledger(path: Path) -> Path | None:
     beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
     for name in get_close_matches(path.name, beside, cutoff=0.8):
         with suppress(PrivlearnError):
-            kept = LedgerFile(beside[name]).read()
-            if kept.entries or kept.budget is not None:
+            state = LedgerFile(beside[name]).read()
+            if state.entries or state.budget is not None:
                 return beside[name]
     return None
 
@@ -458,19 +458,19 @@ def _from_folder(
         )
     if request.features_cache is not None:
         raise BadInput("--features-cache is for features that are made here: leave it out")
-    front, own = read_features(folder, data)
-    for note in own.remarks[len(data.remarks) :]:
+    front, features = read_features(folder, data)
+    for note in features.remarks[len(data.remarks) :]:
         screen.notes.print(note)
     screen.notes.print(f"public features: {front[0].spec}, which you declare public")
-    return own, front
+    return features, front
 
 
 def _require_rows(features: PublicTransform, data: Dataset) -> None:
     """Refuse rows that the features can't be made of, by a made-up one."""
     shape = tuple(data.x.shape[1:])
-    made = features.module(shape, cache() / "directions", _say_that_it_learns)
+    module = features.module(shape, cache() / "directions", _say_that_it_learns)
     try:
-        made(torch.zeros(1, *shape))
+        module(torch.zeros(1, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"features {features.spec} can't be made of rows of shape {shape}: "

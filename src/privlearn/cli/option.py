@@ -27,17 +27,17 @@ def value_range(text: str) -> tuple[float, float]:
 def paid_budget(text: str) -> dict[str, float]:
     """What a release may cost, `epsilon=1,delta=1e-5`; delta is 1e-5 where it is not given."""
     try:
-        given = {
+        budget = {
             name.strip(): float(value)
             for name, _, value in (part.partition("=") for part in text.split(","))
         }
     except ValueError:
-        given = {}
-    if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
+        budget = {}
+    if not {"epsilon"} <= set(budget) <= {"epsilon", "delta"}:
         raise argparse.ArgumentTypeError(
             f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D"
         )
-    return {"delta": 1e-5, **given}
+    return {"delta": 1e-5, **budget}
 
 
 def by_class(text: str) -> dict[str, float] | str:
@@ -46,14 +46,14 @@ def by_class(text: str) -> dict[str, float] | str:
         return text
     parts = [part.rpartition("=") for part in text.split(",")]
     try:
-        given = {name.strip(): float(value) for name, _, value in parts}
+        numbers = {name.strip(): float(value) for name, _, value in parts}
     except ValueError:
-        given = {}
-    if len(given) != len(parts):
+        numbers = {}
+    if len(numbers) != len(parts):
         raise argparse.ArgumentTypeError(
             f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once"
         )
-    return given
+    return numbers
 
 
 def column_list(text: str) -> tuple[str, ...]:

@@ -678,7 +678,7 @@ def _without_data() -> tuple[Option, ...]:
     )
 
 
-def _computed(group: str) -> tuple[Option, ...]:
+def _compute_options(group: str) -> tuple[Option, ...]:
     """The options of `runs.compute.ComputeConfig` that stand under this heading."""
     return tuple(
         Option(
@@ -744,7 +744,7 @@ _RUN = group_of(
         "processes, -1 for all processors; the result is the same (default: 1)",
         int,
     ),
-    *_computed("the run"),
+    *_compute_options("the run"),
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
@@ -868,7 +868,7 @@ def _descent() -> tuple[Option, ...]:
             Option(name, row.metavar, row.help, row.read, candidate=True)
             for name, row in ROWS.items()
         ),
-        *_computed("how it descends"),
+        *_compute_options("how it descends"),
         Option(
             "label-smoothing",
             "F",

@@ -129,9 +129,9 @@ def kept_and_paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
     """Where the run is kept; what is said of it when it is interrupted knows what its answers cost,
     if they do.
     """
-    own = cast(KeptTeachers, opened.kept)
-    own.epsilon = None if own.resumed else answer["epsilon"]
-    return own.kept
+    teachers = cast(KeptTeachers, opened.kept)
+    teachers.epsilon = None if teachers.resumed else answer["epsilon"]
+    return teachers.kept
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def votes_job(request: Request, data: Dataset) -> Job:
     )
 
     def run(opened: Opened) -> Result:
-        kept = kept_and_paid(opened, answer)
+        folder = kept_and_paid(opened, answer)
         with warned_before(), screen.progress_bar("training", "teachers") as progress:
             return train_by_votes(
                 plan,
@@ -175,7 +175,7 @@ def votes_job(request: Request, data: Dataset) -> Job:
                 options,
                 ledger=opened.ledger,
                 streams=opened.streams(),
-                kept=kept,
+                kept=folder,
                 progress=progress,
             )
 

@@ -153,9 +153,9 @@ def several(options: Mapping[str, str]) -> dict[str, Any]:
 
     Args and errors as of `figures`, and under `runs` how many there are.
     """
-    given = dict(options)
-    runs = _runs(given.pop("runs", "2"))
-    request = _request(given)
+    plan_options = dict(options)
+    runs = _runs(plan_options.pop("runs", "2"))
+    request = _request(plan_options)
     plan, delta = descent_plan(request), request.delta
     total = compose([plan.event()] * runs)
     fixed = accountant.guarantees(total, plan.neighbours, delta)[0].epsilon
@@ -174,12 +174,12 @@ def samplings(options: Mapping[str, str]) -> dict[str, Any]:
     """
     rows: list[dict[str, Any]] = []
     for kind, about in SAMPLINGS.items():
-        own = {
+        applicable = {
             name: text for name, text in options.items() if name != "batch-size" or kind != "full"
         }
         row: dict[str, Any] = {"sampling": kind, "about": about}
         try:
-            request = _request(own | {"sampling": kind})
+            request = _request(applicable | {"sampling": kind})
             plan = descent_plan(request)
             best = plan.guarantee(request.delta)
         except PrivlearnError as error:
@@ -225,20 +225,20 @@ def snippet(plan: Plan, delta: float) -> str:
     return "\n".join([*lines, f"print(plan.guarantee(delta={delta!r}))"]) + "\n"
 
 
-def _request(given: Mapping[str, str]) -> Request:
+def _request(options: Mapping[str, str]) -> Request:
     """The request of a command line with these options."""
-    if unknown := next((name for name in given if name not in OPTIONS), None):
+    if unknown := next((name for name in options if name not in OPTIONS), None):
         raise BadInput(
             f"{unknown[:40]!r} is not a number of the planner: expected {', '.join(OPTIONS)} or "
             "runs"
         )
-    return parse(["budget", *(f"--{name}={text}" for name, text in given.items())])
+    return parse(["budget", *(f"--{name}={text}" for name, text in options.items())])
 
 
-def _words(given: Mapping[str, str]) -> Iterator[str]:
+def _words(options: Mapping[str, str]) -> Iterator[str]:
     for name in OPTIONS:
-        if name in given:
-            yield from (f"--{name}", given[name])
+        if name in options:
+            yield from (f"--{name}", options[name])
 
 
 def _runs(text: str) -> int:
@@ -277,24 +277,25 @@ def page() -> tuple[bytes, str]:
     """The page, and the policy that lets it run its own script, ask this server, and nothing
     else.
     """
-    own = {
+    files = {
         name: resources.files("privlearn.cli").joinpath(f"planner.{name}").read_text("utf-8")
         for name in ("html", "css", "js")
     }
     style = (
-        resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8") + own["css"]
+        resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8")
+        + files["css"]
     )
     options = "".join(
         f'<option value="{kind}">{kind}: {about}</option>' for kind, about in SAMPLINGS.items()
     )
     text = (
-        own["html"]
+        files["html"]
         .replace("{{samplings}}", options)
         .replace("{{style}}", style)
-        .replace("{{script}}", own["js"])
+        .replace("{{script}}", files["js"])
     )
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(own['js'])}'; "
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(files['js'])}'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text.encode(), policy
@@ -336,11 +337,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "none")
-        own = self.server.is_own(self.headers.get("Host", ""))
-        own = own and (
+        same_origin = self.server.is_own(self.headers.get("Host", ""))
+        same_origin = same_origin and (
             origin is None or (origin.startswith("http://") and self.server.is_own(origin[7:]))
         )
-        if not own or site not in ("none", "same-origin"):
+        if not same_origin or site not in ("none", "same-origin"):
             self._send(403, "text/plain", b"this planner answers its own page alone\n")
             return
         path, query = urlsplit(self.path).path, urlsplit(self.path).query
@@ -350,7 +351,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/favicon.ico":  # which browsers ask for by themselves
             self._send(204, "text/plain", b"")
         elif path in answers() and len(query) <= _LONGEST:
-            self._send(*_answered(answers()[path], query))
+            self._send(*_answer_query(answers()[path], query))
         else:
             self._send(404, "text/plain", b"there is no such page\n")
 
@@ -375,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the terminal has the address, and nothing else to show."""
 
 
-def _answered(
+def _answer_query(
     answer: Callable[[Mapping[str, str]], dict[str, Any]], query: str
 ) -> tuple[int, str, bytes]:
     """Code, type and body of the answer to a query."""

@@ -59,10 +59,10 @@ class Request:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, command: str, **given: Any) -> Request:
+    def of(cls, command: str, **values: Any) -> Request:
         """A request with these options, and what is usual for the others."""
         return cls(
-            command, {key: option.default for key, option in options_of(command).items()} | given
+            command, {key: option.default for key, option in options_of(command).items()} | values
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -211,7 +211,9 @@ def _require_known(argv: Sequence[str]) -> None:
 
 def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
     """What to say of the name that is most like this one; nothing if none is."""
-    near = [own for own in known if own.startswith(name)] or get_close_matches(name, known, n=1)
+    near = [candidate for candidate in known if candidate.startswith(name)] or get_close_matches(
+        name, known, n=1
+    )
     return f" Did you mean {dashes}{near[0]}?" if near else ""
 
 
@@ -249,7 +251,7 @@ def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
             [o for o in options_of(name).values() if o.needed or not o.flag],
         )
         command.usage = " ".join(
-            [f"privlearn {name}", *(own.in_usage for own in needed), "[options]"]
+            [f"privlearn {name}", *(argument.in_usage for argument in needed), "[options]"]
         )
         groups: dict[str | None, Any] = {None: command}
         for option in options_of(name).values():
@@ -331,17 +333,17 @@ def _with_config(argv: list[str]) -> list[str]:
             "...`"
         )
     by_hand = {part.partition("=")[0][2:] for part in argv if part.startswith("--")}
-    given: list[str] = []
+    arguments: list[str] = []
     for name, value in plain_options(read_toml(Path(path)), Path(path)).items():
         if name in by_hand or (name in _TARGETS and by_hand & _TARGETS):
             continue
         if before[0] == "budget" and _is_for_training(name):
             continue
         if value is True:
-            given.append(f"--{name}")
+            arguments.append(f"--{name}")
         elif value is not False:
-            given.append(f"--{name}={value}")
-    return [before[0], *given, *before[1:], *after]
+            arguments.append(f"--{name}={value}")
+    return [before[0], *arguments, *before[1:], *after]
 
 
 def _is_for_training(name: str) -> bool:

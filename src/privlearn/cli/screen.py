@@ -152,8 +152,8 @@ def warn(*warnings: str) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print a text of several lines on standard output, such as a file's."""
-    for own in lines:
-        answers.print(own)
+    for line in lines:
+        answers.print(line)
 
 
 def print_for_scripts(text: str) -> None:
@@ -206,15 +206,15 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 def meaning(figures: dict[str, Any]) -> str:
     """What the numbers mean, in a sentence each."""
     unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
-    stated = Guarantee(
+    guarantee = Guarantee(
         figures["epsilon"],
         figures["delta"],
         Adjacency(figures["adjacency"]),
         figures["method"],
         **unit,
     )
-    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
-    return BREAK.join(f"{stated.meaning}{attack}".splitlines())
+    attack = f"\n{describe(figures['attack'], guarantee.unit)}" if figures.get("attack") else ""
+    return BREAK.join(f"{guarantee.meaning}{attack}".splitlines())
 
 
 def at_most(plan: Plan) -> str:
@@ -306,7 +306,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     on.
     """
     return {
-        **priced(plan, delta, _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _list_estimates(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -409,7 +409,7 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
         yield comparisons.MISSING
 
 
-def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
+def _list_estimates(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
     """Estimates and lower bounds: never what is claimed."""
     if plan.group_size > 1:
         return

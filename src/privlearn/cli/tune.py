@@ -112,19 +112,19 @@ def make_choice(request: Request, facts: Facts) -> Choice:
         )
     numbers = {key.replace("-", "_"): value for key, value in settings.items()}
     named = [_own_options(table, path) for table in tables]
-    each = tuple(request.with_options(given) for _, given in named)
+    each = tuple(request.with_options(options) for _, options in named)
     metric = _metric(request, facts)
     if way == "blocks":
         parts = len(each) + 1
         candidates = tuple(
-            _on_a_block(name, given, own, facts, parts, retrain)
-            for (name, given), own in zip(named, each, strict=True)
+            _on_a_block(name, options, candidate_request, facts, parts, retrain)
+            for (name, options), candidate_request in zip(named, each, strict=True)
         )
         plan: Tuning = Blocks(candidates, retrain=retrain, metric=metric, **numbers)
     else:
         candidates = tuple(
-            Candidate(name, _settled(own, facts), settings=given)
-            for (name, given), own in zip(named, each, strict=True)
+            Candidate(name, _settle(candidate_request, facts), settings=options)
+            for (name, options), candidate_request in zip(named, each, strict=True)
         )
         plan = RandomStopping(
             candidates, metric=metric, **{"mean": float(max(1, len(candidates))), **numbers}
@@ -138,21 +138,21 @@ def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
     """A candidate's name, and its options."""
     rest = dict(table)
     name = rest.pop("name", None)
-    given = plain_options(rest, path)
-    own = [option.name for option in options_of("train").values() if option.candidate]
-    for option, value in given.items():
-        if option not in own:
+    options = plain_options(rest, path)
+    allowed = [option.name for option in options_of("train").values() if option.candidate]
+    for option, value in options.items():
+        if option not in allowed:
             raise BadInput(
                 f"a candidate in {path} sets {option!r}, which it can't: it may set "
-                f"{', '.join(own)}"
+                f"{', '.join(allowed)}"
             )
         if isinstance(value, bool):
             raise BadInput(
                 f"a candidate in {path} sets {option} to {value}: expected its value, as on the "
                 "command line"
             )
-    by_options = ", ".join(f"{option} {value}" for option, value in given.items()) or "as given"
-    return (by_options[:_LONGEST_NAME] if name is None else name), given
+    by_options = ", ".join(f"{option} {value}" for option, value in options.items()) or "as given"
+    return (by_options[:_LONGEST_NAME] if name is None else name), options
 
 
 def _metric(request: Request, facts: Facts) -> str:
@@ -165,10 +165,10 @@ def _metric(request: Request, facts: Facts) -> str:
     if "metric" not in request or request.metric is None:
         return "rmse" if values else "accuracy"
     name = screen.METRICS[request.metric][0]
-    own = OF_VALUES if values else OF_CLASSES
-    if name not in own:
+    metrics = OF_VALUES if values else OF_CLASSES
+    if name not in metrics:
         expected = " or ".join(
-            option for option, (known, _) in screen.METRICS.items() if known in own
+            option for option, (known, _) in screen.METRICS.items() if known in metrics
         )
         raise BadInput(
             f"--metric {request.metric} does not go with --tune: candidates are judged by a sum "
@@ -177,23 +177,23 @@ def _metric(request: Request, facts: Facts) -> str:
     return name
 
 
-def _settled(own: Request, facts: Facts) -> Plan:
+def _settle(request: Request, facts: Facts) -> Plan:
     """A candidate's plan as that of a run by itself, on rows as they are; its noise is scaled with
     the whole.
     """
-    return replace(rules.settle(methods.training_request(own), facts).plan, budget=None)
+    return replace(rules.settle(methods.training_request(request), facts).plan, budget=None)
 
 
 def _on_a_block(
-    name: str, given: dict[str, Any], own: Request, facts: Facts, parts: int, retrain: bool
+    name: str, options: dict[str, Any], request: Request, facts: Facts, parts: int, retrain: bool
 ) -> Candidate:
     """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in
     batches of fixed size as much smaller as a block is.
     """
-    whole = plan = _settled(own, facts)
+    whole = plan = _settle(request, facts)
     if isinstance(plan.sampling, Shuffle):
         plan = replace(plan, sampling=Shuffle(max(1, round(plan.sampling.batch_size / parts))))
-    return Candidate(name, plan, again=whole if retrain else None, settings=given)
+    return Candidate(name, plan, again=whole if retrain else None, settings=options)
 
 
 def figures(plan: Tuning, delta: float) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
-        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
-        for candidate, own in zip(plan.candidates, choice.requests, strict=True)
+        candidate.name: Settled(_make_request(candidate_request, data), facts, candidate.plan)
+        for candidate, candidate_request in zip(plan.candidates, choice.requests, strict=True)
     }
     _rehearse(settled.values(), data)
     answer = tune.figures(plan, request.delta)
@@ -76,9 +76,9 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     )
 
 
-def _asked(own: Request, data: Dataset) -> TrainRequest:
+def _make_request(request: Request, data: Dataset) -> TrainRequest:
     """What a candidate's options say, of the task that the data say."""
-    chosen = descent_request(own)
+    chosen = descent_request(request)
     return replace(chosen, task=head_of(chosen.task, data).task)
 
 
@@ -88,13 +88,17 @@ def _tune(
     # What candidates need of the data: all of it would go to each process.
     examples, losses = (
         data.examples,
-        {name: loss_of(data, own.request) for name, own in settled.items()},
+        {name: loss_of(data, settled_run.request) for name, settled_run in settled.items()},
     )
 
-    def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
-        own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
-        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
+    def train(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        settled_run, plan = settled[candidate.name], candidate.plan
+        settled_run = replace(
+            settled_run,
+            plan=plan,
+            facts=replace(settled_run.facts, examples=plan.examples or examples),
+        )
+        return fit(settled_run, rows, streams, loss=losses[candidate.name], ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
@@ -102,7 +106,7 @@ def _tune(
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
         return tuning_run(
             plan,
-            trained,
+            train,
             data,
             ledger=opened.ledger,
             streams=opened.streams(),

@@ -155,13 +155,13 @@ def _spans(logits: Tensor, positions: Tensor) -> Tensor:
 def _require_one_each(losses: Any, rows: int) -> Tensor:
     if isinstance(losses, Tensor) and losses.shape == (rows,):
         return losses
-    given = (
+    description = (
         f"a tensor of shape {tuple(losses.shape)}"
         if isinstance(losses, Tensor)
         else f"a {type(losses).__name__}"
     )
     raise NotPerExample(
-        f"compute_loss_func gave {given} for {rows} examples: a mean over the batch hides what "
-        "couples them. Return one value for each example, shape (batch,), for example "
+        f"compute_loss_func gave {description} for {rows} examples: a mean over the batch hides "
+        "what couples them. Return one value for each example, shape (batch,), for example "
         "cross_entropy(..., reduction='none'), averaged over all but the batch"
     )

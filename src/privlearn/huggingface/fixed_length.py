@@ -68,14 +68,16 @@ class Padded:
                 f"the data_collator made a {type(batch).__name__}: expected a dictionary of "
                 "tensors, the names of which the model's forward takes"
             )
-        made = {name: value for name, value in sorted(batch.items()) if isinstance(value, Tensor)}
-        if self._masks and "input_ids" in made and "attention_mask" not in made:
-            made["attention_mask"] = torch.ones_like(made["input_ids"])
-        if self._decodes and "labels" in made and "decoder_input_ids" not in made:
-            made["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(
-                made["labels"]
+        tensors = {
+            name: value for name, value in sorted(batch.items()) if isinstance(value, Tensor)
+        }
+        if self._masks and "input_ids" in tensors and "attention_mask" not in tensors:
+            tensors["attention_mask"] = torch.ones_like(tensors["input_ids"])
+        if self._decodes and "labels" in tensors and "decoder_input_ids" not in tensors:
+            tensors["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(
+                tensors["labels"]
             )
-        return {name: self._padded(name, value) for name, value in sorted(made.items())}
+        return {name: self._pad_or_cut(name, value) for name, value in sorted(tensors.items())}
 
     def lengths(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
         """The lengths of what is padded, of a batch that was not yet."""
@@ -83,7 +85,7 @@ class Padded:
             value.shape[1] for name, value in batch.items() if name in _PADDING and value.dim() > 1
         )
 
-    def _padded(self, name: str, value: Tensor) -> Tensor:
+    def _pad_or_cut(self, name: str, value: Tensor) -> Tensor:
         length = self.target_length if self._decodes and name in _DECODED else self.length
         if name not in _PADDING or value.dim() < 2 or length is None:
             return value
@@ -129,10 +131,10 @@ def padding_token(processing_class: Any, model: nn.Module) -> int:
     masked out.
     """
     config = getattr(base_of(model), "config", None)
-    for given in (
+    for token in (
         getattr(processing_class, "pad_token_id", None),
         getattr(config, "pad_token_id", None),
     ):
-        if isinstance(given, int) and given >= 0:
-            return given
+        if isinstance(token, int) and token >= 0:
+            return token
     return 0

@@ -47,11 +47,11 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
     adapts = hasattr(network, "peft_config")
     names = (ADAPTER, ADAPTER_CONFIG) if adapts else (WEIGHTS, CONFIG)
     # transformers writes files in the first of several processes alone.
-    written = result.world.once(lambda: _written(network, names), "the files of the model")
+    written = result.world.once(lambda: _save(network, names), "the files of the model")
     return publish(result, out, weights=written, **arguments)
 
 
-def _written(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
+def _save(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
     """What `save_pretrained` writes into these files."""
     adapts = ADAPTER in names
     with tempfile.TemporaryDirectory() as draft:
@@ -77,8 +77,8 @@ def _require_all_in(network: Any, adapter: bytes) -> None:
     """
     from safetensors.torch import load
 
-    trained = sum(own.numel() for own in network.parameters() if own.requires_grad)
-    saved = sum(own.numel() for own in load(adapter).values())
+    trained = sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+    saved = sum(tensor.numel() for tensor in load(adapter).values())
     if saved < trained:
         raise BadInput(
             f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in "

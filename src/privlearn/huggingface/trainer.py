@@ -138,23 +138,23 @@ class PrivateTrainer(Trainer):
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
         super().__init__(model, _own_arguments(args), **arguments)
         require_arguments(self.args)
-        given = self.args if args is None else args
-        self._microbatch = given.per_device_train_batch_size
-        self._expected = self._microbatch * given.gradient_accumulation_steps
-        self._privacy, self._precision = privacy, "bf16" if given.bf16 else "float32"
+        training_args = self.args if args is None else args
+        self._microbatch = training_args.per_device_train_batch_size
+        self._expected = self._microbatch * training_args.gradient_accumulation_steps
+        self._privacy, self._precision = privacy, "bf16" if training_args.bf16 else "float32"
         self._groups = privacy.get("groups")
-        self.plan = self._planned(given.max_grad_norm)
+        self.plan = self._make_plan(training_args.max_grad_norm)
         self.private: Run | None = None
         self._epochs: EpochLoader | None = None
         self._result: Result | None = None
         self._state = _TrainerPart(self)
         self.add_callback(_TrueEpochs(self))
 
-    def _planned(self, norm: float) -> Plan:
-        given = self._privacy
-        if given.get("plan") is not None:
-            return given["plan"]  # type: ignore[return-value]
-        if given.get("epsilon") is None or given.get("delta") is None:
+    def _make_plan(self, norm: float) -> Plan:
+        privacy = self._privacy
+        if privacy.get("plan") is not None:
+            return privacy["plan"]  # type: ignore[return-value]
+        if privacy.get("epsilon") is None or privacy.get("delta") is None:
             raise BadInput(
                 "nothing says how much privacy may be spent: give epsilon=E and delta=D, or "
                 "plan=pv.Plan(...)"
@@ -162,22 +162,22 @@ class PrivateTrainer(Trainer):
         present = (
             len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
         )
-        examples = given.get("examples")
+        examples = privacy.get("examples")
         declared = examples or present
         sampling = named(
-            given.get("sampling") or "poisson", min(self._expected, declared), declared
+            privacy.get("sampling") or "poisson", min(self._expected, declared), declared
         )
         steps, args = sampling.steps(declared), self.args
         epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
-        own = given.get("max_grad_norm")
+        max_grad_norm = privacy.get("max_grad_norm")
         return Plan(
             sampling,
             epochs=max(1, math.ceil(epochs - 1e-9)),
-            clip=Flat(positive("max_grad_norm", norm if own is None else own)),
+            clip=Flat(positive("max_grad_norm", norm if max_grad_norm is None else max_grad_norm)),
             examples=examples,
-            group_size=given.get("group_size", 1),
-            rows_per_person=given.get("rows_per_person"),
-        ).calibrate(epsilon=given["epsilon"], delta=given["delta"])
+            group_size=privacy.get("group_size", 1),
+            rows_per_person=privacy.get("rows_per_person"),
+        ).calibrate(epsilon=privacy["epsilon"], delta=privacy["delta"])
 
     def train(self, resume_from_checkpoint: bool | None = None, **more: Any) -> TrainOutput:
         """Train, or go on with an interrupted run of the same output folder:
@@ -205,7 +205,7 @@ class PrivateTrainer(Trainer):
             lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress"
         )
         self.create_optimizer()
-        self.private = private = self._made(path)
+        self.private = private = self._make_run(path)
         self._epochs = EpochLoader(private)
         private.keep(trainer=self._state)
         try:
@@ -219,32 +219,32 @@ class PrivateTrainer(Trainer):
         except BaseException as error:
             private.close(error)
             raise
-        metrics = self._displayed(output.metrics or {})
+        metrics = self._filter_logs(output.metrics or {})
         loss = private_figures(output.training_loss) if self._logs_loss else math.nan
         return TrainOutput(output.global_step, loss, metrics)
 
-    def _made(self, path: Path) -> Run:
+    def _make_run(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
-        given, model = self._privacy, self.model
+        privacy, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
         padded = Padded(
             loader.collate_fn,
             model,
             padding_token(self.processing_class, model),
-            given.get("max_length"),
-            given.get("max_target_length"),
+            privacy.get("max_length"),
+            privacy.get("max_target_length"),
         )
         require_one_length(loader.dataset, padded)
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
-        tokens = given.get("tokens_per_example")
+        tokens = privacy.get("tokens_per_example")
         divisor = (
             tokens_in(nested(rows.like, rows.structure))
             if tokens is None
             else positive("tokens_per_example", tokens)
         )
         loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
-        loss.made_up = given.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
+        loss.made_up = privacy.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
         for name in (
             "activation_checkpointing",
             "gradient_checkpointing",
@@ -263,8 +263,8 @@ class PrivateTrainer(Trainer):
             rows,
             optimizer=self.optimizer,
             config=ComputeConfig(microbatch=self._microbatch, precision=self._precision),
-            ledger=given.get("ledger"),
-            streams=given.get("streams"),
+            ledger=privacy.get("ledger"),
+            streams=privacy.get("streams"),
             checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
         )
 
@@ -327,7 +327,7 @@ class PrivateTrainer(Trainer):
         """Log what is public, `epsilon_spent`, and as private figures what is private and was asked
         for.
         """
-        public = self._displayed(logs)
+        public = self._filter_logs(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta).epsilon
         super().log(public, start_time)
@@ -353,15 +353,15 @@ class PrivateTrainer(Trainer):
     def _logs_loss(self) -> bool:
         return self._privacy.get("log_private_loss", False)
 
-    def _displayed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _filter_logs(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Of values with names those that are logged, private ones as private figures."""
-        logged = {name: value for name, value in values.items() if self._logged(name)}
+        logged = {name: value for name, value in values.items() if self._is_logged(name)}
         return {
             name: private_figures(value) if name in _LOSSES else value
             for name, value in logged.items()
         }
 
-    def _logged(self, name: str) -> bool:
+    def _is_logged(self, name: str) -> bool:
         return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -465,9 +465,9 @@ def _own_arguments(args: Any) -> Any:
     """
     if args is None:
         return None
-    own = copy.copy(args)
-    own.gradient_accumulation_steps, own.max_grad_norm = 1, 0.0
-    own.bf16, own.ignore_data_skip = False, True
-    own.mixed_precision = "no"
-    own._n_gpu = min(1, own.n_gpu)
-    return own
+    copied = copy.copy(args)
+    copied.gradient_accumulation_steps, copied.max_grad_norm = 1, 0.0
+    copied.bf16, copied.ignore_data_skip = False, True
+    copied.mixed_precision = "no"
+    copied._n_gpu = min(1, copied.n_gpu)
+    return copied

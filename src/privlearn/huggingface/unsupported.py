@@ -174,8 +174,8 @@ def require_own_loss(trainer: Any, base: type) -> None:
         BadInput: saying what to give in its place.
     """
     for name in ("compute_loss", "training_step", "get_train_dataloader", "optimizer_step"):
-        own, inherited = getattr(type(trainer), name, None), getattr(base, name, None)
-        if own is not inherited:
+        method, inherited = getattr(type(trainer), name, None), getattr(base, name, None)
+        if method is not inherited:
             raise BadInput(
                 f"{type(trainer).__name__} has a {name} of its own, which would compute with a "
                 "batch as a whole: give compute_loss_func(outputs, labels, "

@@ -40,12 +40,12 @@ class StepLoss:
         output = model.training_step(row, 0)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            given = (
+            description = (
                 f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             )
             raise NotPerExample(
-                f"training_step gave {given} for a batch of one example: expected its loss, a "
-                "tensor of one number, or a dictionary with 'loss'"
+                f"training_step gave {description} for a batch of one example: expected its loss, "
+                "a tensor of one number, or a dictionary with 'loss'"
             )
         return loss.reshape(())
 
@@ -71,10 +71,10 @@ class TrainingLogs:
         self._module, self._trainer = module, trainer
         self.hidden, self.in_steps = True, set[str]()
         self._before = {name: vars(module).get(name) for name in ("log", "lr_scheduler_step")}
-        module.__dict__["log"] = self._logging()
-        module.__dict__["lr_scheduler_step"] = self._stepping()
+        module.__dict__["log"] = self._make_log()
+        module.__dict__["lr_scheduler_step"] = self._make_scheduler_step()
 
-    def _logging(self) -> Callable[..., None]:
+    def _make_log(self) -> Callable[..., None]:
         """What takes the place of the module's `log`: a function, which copies of the module
         share.
         """
@@ -90,7 +90,7 @@ class TrainingLogs:
 
         return log
 
-    def _stepping(self) -> Callable[..., None]:
+    def _make_scheduler_step(self) -> Callable[..., None]:
         """What takes the place of the module's `lr_scheduler_step`: metrics that schedulers monitor
         are of public rows, and the Trainer steps schedulers when its settings say so.
         """
@@ -148,12 +148,14 @@ class TrainingLogs:
         Raises:
             BadInput: naming the metric and who monitors it.
         """
-        configs = [own for own in self._trainer.lr_scheduler_configs if own.reduce_on_plateau]
-        watching = [(own, own) for own in self._trainer.callbacks] + [
-            (own, own.scheduler) for own in configs
+        configs = [
+            config for config in self._trainer.lr_scheduler_configs if config.reduce_on_plateau
         ]
-        for own, whose in watching:
-            monitor = str(getattr(own, "monitor", None))
+        watching = [(callback, callback) for callback in self._trainer.callbacks] + [
+            (config, config.scheduler) for config in configs
+        ]
+        for watcher, whose in watching:
+            monitor = str(getattr(watcher, "monitor", None))
             if monitor.removesuffix("_step").removesuffix("_epoch") in {private, *self.in_steps}:
                 raise BadInput(
                     f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private "
@@ -177,10 +179,10 @@ def no_metrics_in(module: nn.Module) -> Iterator[None]:
     Raises:
         BadInput: naming the metric.
     """
-    counts = {name: _updates(own) for name, own in module.named_modules()}
+    counts = {name: _updates(submodule) for name, submodule in module.named_modules()}
     yield
-    for name, own in module.named_modules():
-        if _updates(own) != counts.get(name):
+    for name, submodule in module.named_modules():
+        if _updates(submodule) != counts.get(name):
             raise BadInput(
                 f"training_step updates the metric {name!r} with private rows: its figures would "
                 "be logged without noise. Update it in validation_step"

@@ -223,7 +223,7 @@ class _PrivateSteps(Strategy):
         if self.private is not None and self._result is None:
             result = self.private.result()
             schedulers = [
-                type(own.scheduler).__name__ for own in self._trainer.lr_scheduler_configs
+                type(config.scheduler).__name__ for config in self._trainer.lr_scheduler_configs
             ]
             rates = {"learning_rate_schedule": ", ".join(schedulers)} if schedulers else {}
             self._result = replace(result, facts=result.facts | rates)
@@ -238,8 +238,8 @@ class _PrivateSteps(Strategy):
 
     @property
     def _delta(self) -> float:
-        given = self._settings.get("delta")
-        return 1e-5 if given is None else float(given)
+        delta = self._settings.get("delta")
+        return 1e-5 if delta is None else float(delta)
 
     @property
     def plan(self) -> Any:

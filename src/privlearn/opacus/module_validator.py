@@ -80,16 +80,18 @@ class ModuleValidator:
         if replace_bn_with_in:
             _to_instance_norms(copied)
         norms = [
-            own for own in copied.modules() if isinstance(own, nn.modules.batchnorm._BatchNorm)
+            layer
+            for layer in copied.modules()
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
         ]
         groups = num_groups or math.gcd(_GROUPS, *(norm.num_features for norm in norms))
         flat = [norm.num_features for norm in norms if isinstance(norm, nn.BatchNorm1d)]
         # a group of one number is always 0
         while num_groups is None and groups > 1 and groups in flat:
             groups //= 2
-        for own in copied.modules():
-            if isinstance(own, nn.modules.instancenorm._InstanceNorm):
-                own.track_running_stats, own.running_mean, own.running_var = False, None, None
+        for layer in copied.modules():
+            if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+                layer.track_running_stats, layer.running_mean, layer.running_var = False, None, None
         return replace_batch_norm(copied, groups=groups) if norms else copied
 
 
@@ -97,6 +99,6 @@ def _to_instance_norms(module: nn.Module) -> None:
     for parent in list(module.modules()):
         for name, norm in list(parent.named_children()):
             if type(norm) in _INSTANCE:
-                made = _INSTANCE[type(norm)](norm.num_features, norm.eps, affine=norm.affine)
-                made.weight, made.bias = norm.weight, norm.bias
-                setattr(parent, name, made)
+                replacement = _INSTANCE[type(norm)](norm.num_features, norm.eps, affine=norm.affine)
+                replacement.weight, replacement.bias = norm.weight, norm.bias
+                setattr(parent, name, replacement)

@@ -98,8 +98,8 @@ class PrivacyEngine:
                 "of passes over the loader",
                 stacklevel=2,
             )
-        given = {"noise_multiplier": noise_multiplier, "epochs": epochs or _MOST_EPOCHS}
-        return self._made(module, optimizer, data_loader, max_grad_norm, options, given)
+        settings = {"noise_multiplier": noise_multiplier, "epochs": epochs or _MOST_EPOCHS}
+        return self._make(module, optimizer, data_loader, max_grad_norm, options, settings)
 
     @checked
     def make_private_with_epsilon(
@@ -115,17 +115,17 @@ class PrivacyEngine:
         **options: Any,
     ) -> tuple[Any, ...]:
         """As `make_private`, with the noise that a target needs for so many epochs."""
-        given = {"epsilon": target_epsilon, "delta": target_delta, "epochs": epochs}
-        return self._made(module, optimizer, data_loader, max_grad_norm, options, given)
+        settings = {"epsilon": target_epsilon, "delta": target_delta, "epochs": epochs}
+        return self._make(module, optimizer, data_loader, max_grad_norm, options, settings)
 
-    def _made(
+    def _make(
         self,
         module: nn.Module,
         optimizer: Any,
         loader: Any,
         norm: Any,
         options: dict[str, Any],
-        given: dict[str, Any],
+        settings: dict[str, Any],
     ) -> tuple[Any, ...]:
         require_one_process("an engine of pv.opacus")
         if self._script is not None:
@@ -133,7 +133,7 @@ class PrivacyEngine:
                 "this engine has a run already: make another PrivacyEngine for another module. "
                 "Runs on one data set belong on one ledger, ledger=pv.Ledger(budget)"
             )
-        own = {
+        defaults = {
             "criterion": None,
             "batch_first": True,
             "loss_reduction": "mean",
@@ -144,18 +144,18 @@ class PrivacyEngine:
             "wrap_model": True,
             "rand_on_empty": False,
         }
-        asked = {name: options.pop(name, usual) for name, usual in own.items()}
+        asked = {name: options.pop(name, usual) for name, usual in defaults.items()}
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
             require_fit(name, asked[name], kind)
         require_separate(module)
-        given = {"clip": _clip(asked["clipping"], norm), **given, **options}
+        settings = {"clip": _clip(asked["clipping"], norm), **settings, **options}
         if not asked["poisson_sampling"]:
-            given.setdefault("sampling", "shuffle")
+            settings.setdefault("sampling", "shuffle")
         if self._secure:
-            given.setdefault("streams", Streams.new(discrete=True))
+            settings.setdefault("streams", Streams.new(discrete=True))
         rows = loader if asked["batch_first"] else _rows_first(loader)
-        run = make_private(module, optimizer, rows, **given)
+        run = make_private(module, optimizer, rows, **settings)
         self._script = script = ScriptRun(run, batch_first=asked["batch_first"])
         criterion = (
             (asked["criterion"] or nn.CrossEntropyLoss(),)

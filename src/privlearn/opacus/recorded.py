@@ -121,7 +121,7 @@ class Turn:
     def note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Note an operation; its outputs, recorded."""
         values, structure = tree_flatten((args, kwargs))
-        values = [self._noted(value) for value in values]
+        values = [self._encode(value) for value in values]
         if (
             getattr(function, "__name__", "") in _SIZED
             and type(values[1]) is int
@@ -138,7 +138,7 @@ class Turn:
             nest,
         )
 
-    def _noted(self, value: Any) -> Any:
+    def _encode(self, value: Any) -> Any:
         # a constant is kept as it is now: it may be written into later
         if not isinstance(value, Recorded):
             return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value
@@ -192,8 +192,8 @@ def computed(
     """What a function gives for recorded tensors, noted under another name; for other tensors
     simply what it gives.
     """
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
-    turn = next((own.turn for own in given if own.turn.is_open), None)
+    recorded = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
+    turn = next((tensor.turn for tensor in recorded if tensor.turn.is_open), None)
     recording = turn is not None and torch.is_grad_enabled()
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad() if recording else nullcontext():
         try:
@@ -202,19 +202,19 @@ def computed(
             if turn is None or turn.rows:
                 raise
             out = _of_no_rows(func, *tree_map(plain, (args, kwargs)))
-    if not given:
+    if not recorded:
         return out
     name = getattr(noted, "__name__", "")
     tensors = any(isinstance(leaf, Tensor) for leaf in tree_leaves(out))
     if name in _WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
         if not isinstance(args[0], Recorded) or "out" in kwargs:
-            given[0].turn.watch.was_read = True
+            recorded[0].turn.watch.was_read = True
             note(PLAIN, silent=True)
         return args[0] if "out" not in kwargs else out
     if turn is not None and recording and tensors:
         return turn.note(noted, args, kwargs, out)
     if tensors or name not in _PUBLIC:  # from here on the script may hold numbers of the batch
-        given[0].turn.watch.was_read = True
+        recorded[0].turn.watch.was_read = True
         return _private(out, name)
     return out
 

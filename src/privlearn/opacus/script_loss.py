@@ -85,7 +85,7 @@ class ScriptLoss:
         tensors = [value for value in values if isinstance(value, Tensor)]
         plain = [value for value in values if isinstance(value, int | float)]
         return frozenset(plain) | {
-            (own.shape, own.dtype, tuple(own.flatten().tolist())) for own in tensors
+            (tensor.shape, tensor.dtype, tuple(tensor.flatten().tolist())) for tensor in tensors
         }
 
     def __deepcopy__(self, memo: object) -> ScriptLoss:
@@ -96,15 +96,16 @@ class ScriptLoss:
         leaves = tree_leaves(batch)
         rows = len(leaves[0])
         dtype = next(
-            (own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32
+            (weight.dtype for weight in model.parameters() if weight.is_floating_point()),
+            torch.float32,
         )
         values: list[list[Any]] = []
         for entry in self._tape:
-            values.append(_computed(entry, model, leaves, values, dtype))
+            values.append(_compute(entry, model, leaves, values, dtype))
         each = []
         for term in self._terms:
-            own = values[term.ref.entry][term.ref.output].reshape(rows, -1)
-            each.append(term.factor * (own.sum(1) if term.summed else own.mean(1)))
+            output = values[term.ref.entry][term.ref.output].reshape(rows, -1)
+            each.append(term.factor * (output.sum(1) if term.summed else output.mean(1)))
         return torch.stack(each).sum(0)
 
 
@@ -128,15 +129,15 @@ def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
     needed = sorted(_ancestors(turn.tape, [term.ref.entry for term in terms]))
     places = {old: new for new, old in enumerate(needed)}
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         return Ref(places[value.entry], value.output) if isinstance(value, Ref) else value
 
     reduced = {term.ref.entry for term in terms}
-    tape = [_unreduced(turn.tape[old]) if old in reduced else turn.tape[old] for old in needed]
-    tape = [replace(entry, values=[moved(value) for value in entry.values]) for entry in tape]
+    tape = [_drop_reduction(turn.tape[old]) if old in reduced else turn.tape[old] for old in needed]
+    tape = [replace(entry, values=[move(value) for value in entry.values]) for entry in tape]
     _require_of_rows(tape)
     late = any(turn.tape[number].late for number in _ancestors(turn.tape, [loss.ref.entry]))
-    return ScriptLoss(tape, [replace(term, ref=moved(term.ref)) for term in terms], late=late)
+    return ScriptLoss(tape, [replace(term, ref=move(term.ref)) for term in terms], late=late)
 
 
 def _require_of_rows(tape: list[Entry]) -> None:
@@ -166,7 +167,7 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
     """The parts of a number, each a mean or a sum over the batch."""
     entry = tape[ref.entry]
     name, (args, kwargs) = entry.name, _arguments(entry)
-    own = args[0] if args else kwargs.get("input")
+    operand = args[0] if args else kwargs.get("input")
     sides = [side for side in args[:2] if isinstance(side, Ref)]
     if _is_loss(entry):
         if _bound(entry)["reduction"] == "sum":
@@ -174,11 +175,11 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         yield Term(factor, ref, summed=_bound(entry)["reduction"] == "batchmean")
     elif (
         name == "mean"
-        and isinstance(own, Ref)
+        and isinstance(operand, Ref)
         and len(args) < 2
         and not {"dim", "axis"} & set(kwargs)
     ):
-        yield Term(factor, own)
+        yield Term(factor, operand)
     elif name == "sum":
         raise _sum()
     elif (
@@ -192,7 +193,7 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
     elif (
         name in _MULTIPLY | _DIVIDE
         and len(sides) == 1
-        and not (name in _DIVIDE and own is not sides[0])
+        and not (name in _DIVIDE and operand is not sides[0])
     ):
         number = args[1] if args[0] is sides[0] else args[0]
         if not _is_number(number):
@@ -201,9 +202,9 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
             tape, sides[0], factor / float(number) if name in _DIVIDE else factor * float(number)
         )
     elif name == "neg":
-        yield from _terms(tape, own, -factor)
-    elif name in _SAME and isinstance(own, Ref):
-        yield from _terms(tape, own, factor)
+        yield from _terms(tape, operand, -factor)
+    elif name in _SAME and isinstance(operand, Ref):
+        yield from _terms(tape, operand, factor)
     else:
         raise _unknown(name)
 
@@ -254,7 +255,7 @@ def _is_loss(entry: Entry) -> bool:
     )
 
 
-def _unreduced(entry: Entry) -> Entry:
+def _drop_reduction(entry: Entry) -> Entry:
     """A loss of torch.nn.functional without its reduction; any other entry as it is."""
     if not _is_loss(entry):
         return entry
@@ -287,7 +288,7 @@ def _equal(one: Any, two: Any, *, numbers: bool) -> bool:
     return one is two or bool(one == two)
 
 
-def _computed(
+def _compute(
     entry: Entry, model: Any, leaves: list[Tensor], values: list[list[Any]], dtype: torch.dtype
 ) -> list[Any]:
     """The outputs of an entry for other rows; floating point values in the type of the model's
@@ -296,7 +297,7 @@ def _computed(
     if isinstance(entry.function, int):
         return [leaves[entry.function]]
 
-    def decoded(value: Any) -> Any:
+    def decode(value: Any) -> Any:
         match value:
             case Ref():
                 return values[value.entry][value.output]
@@ -308,7 +309,7 @@ def _computed(
                 return dtype
         return value
 
-    args, kwargs = tree_unflatten([decoded(value) for value in entry.values], entry.structure)
+    args, kwargs = tree_unflatten([decode(value) for value in entry.values], entry.structure)
     if entry.function is Tensor.float:
         return [args[0].to(dtype)]
     return tree_leaves((model if entry.function is None else entry.function)(*args, **kwargs))

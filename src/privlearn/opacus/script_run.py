@@ -69,15 +69,15 @@ class ScriptRun:
         """
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
-        batch: Batch | None = self._batch or self._drawn()
+        batch: Batch | None = self._batch or self._draw()
         while batch is not None:
-            yield self._handed(batch)
+            yield self._hand_out(batch)
             if self._batch is not None:
                 raise _without_step()
             batch = next(self._current, None)
         self._begin_next()
 
-    def _drawn(self) -> Batch:
+    def _draw(self) -> Batch:
         batch = next(self._current, None)
         if batch is None:
             self._begin_next()
@@ -97,7 +97,7 @@ class ScriptRun:
         if epoch is not None:
             self.noise_multiplier = epoch.noise_multiplier
 
-    def _handed(self, batch: Batch) -> Any:
+    def _hand_out(self, batch: Batch) -> Any:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
@@ -112,7 +112,8 @@ class ScriptRun:
         if not self._batch_first:
             inputs = batch.rows.inputs
             recorded[:inputs] = [
-                own.transpose(0, 1) if own.dim() > 1 else own for own in recorded[:inputs]
+                tensor.transpose(0, 1) if tensor.dim() > 1 else tensor
+                for tensor in recorded[:inputs]
             ]
         return nested(recorded, batch.rows.structure)
 
@@ -121,8 +122,8 @@ class ScriptRun:
         model holds stays.
         """
         turn, model = self._turn, self.run.model
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
-        if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
+        recorded = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
+        if any(leaf.turn.is_open and leaf.turn is not turn for leaf in recorded):
             raise BadInput(
                 "the model was called with a batch of another loader, or an old one: expected the "
                 "batch of its own loader on which the next step is taken. For several models that "
@@ -233,19 +234,19 @@ def _together(
     left out.
     """
     rows: Any = batch.rows
-    made = []
+    fetched = []
     for number in batch.sample.indices.tolist():
         with suppress(Exception):
-            made.append(rows.fetch(torch.tensor([number])))
+            fetched.append(rows.fetch(torch.tensor([number])))
     if padding is not None:
-        examples = made or [tuple(rows.like)]
+        examples = fetched or [tuple(rows.like)]
         equal = (
             padding.to_longest(examples) if length is None else padding.to_length(examples, length)
         )
-        return [torch.cat(leaves) for leaves in zip(*equal, strict=True)], len(made)
-    if not made:
+        return [torch.cat(leaves) for leaves in zip(*equal, strict=True)], len(fetched)
+    if not fetched:
         return list(rows.like), 0
-    return [torch.cat(leaves) for leaves in zip(*made, strict=True)], len(made)
+    return [torch.cat(leaves) for leaves in zip(*fetched, strict=True)], len(fetched)
 
 
 def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:

@@ -99,9 +99,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return self._fits
 
     def __sklearn_clone__(self) -> Any:
-        made = BaseEstimator.__sklearn_clone__(self)
-        made._fits = self._shared()
-        return made
+        cloned = BaseEstimator.__sklearn_clone__(self)
+        cloned._fits = self._shared()
+        return cloned
 
     def __getstate__(self) -> dict[str, Any]:
         self._shared()
@@ -209,20 +209,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             BadInput: others, or no mapping.
         """
-        given = getattr(self, "options", None)
-        given = {} if given is None else given
-        if not isinstance(given, Mapping):
+        options = getattr(self, "options", None)
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
             raise BadInput(
-                f"options is {shortened(repr(given), 60)}: expected a dictionary of settings by "
+                f"options is {shortened(repr(options), 60)}: expected a dictionary of settings by "
                 "name, or None"
             )
         known = {*usual, *(field.name for kind in kinds for field in fields(kind))}
-        unknown = [name for name in given if kinds and name not in known]
+        unknown = [name for name in options if kinds and name not in known]
         if unknown:
             raise BadInput(
                 f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}"
             )
-        return usual | dict(given)
+        return usual | dict(options)
 
     def _weights(self, weights: Any, rows: int) -> Array | None:
         """Weights from 0 to 1, one for each row; None where none are given.
@@ -232,25 +232,25 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """
         if weights is None:
             return None
-        own = np.asarray(weights)
-        if own.ndim == 0 and own.dtype.kind in "fiub":
-            own = np.full(rows, own)
+        values = np.asarray(weights)
+        if values.ndim == 0 and values.dtype.kind in "fiub":
+            values = np.full(rows, values)
         if (
-            own.dtype.kind not in "fiub"
-            or own.shape != (rows,)
-            or not np.isfinite(own).all()
-            or (own < 0).any()
+            values.dtype.kind not in "fiub"
+            or values.shape != (rows,)
+            or not np.isfinite(values).all()
+            or (values < 0).any()
         ):
             raise BadInput(
-                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite "
-                f"number of at least 0 for each of the {rows} rows"
+                f"sample_weight holds {values.dtype} values of shape {values.shape}: expected a "
+                f"finite number of at least 0 for each of the {rows} rows"
             )
-        if not (own > 0).any():
+        if not (values > 0).any():
             raise BadInput(
                 "sample_weight is zero for every row: expected at least one row with a weight "
                 "above zero"
             )
-        return np.asarray(own.clip(0, 1))
+        return np.asarray(values.clip(0, 1))
 
     # -- the release
 
@@ -381,17 +381,17 @@ class NetworkEstimator(PrivateEstimator):
         Raises:
             BadInput: ids without a number of rows of each person, or that without ids.
         """
-        kept = self._options().get("rows_per_person")
-        if (groups is None) is (kept is None):
+        rows_per_person = self._options().get("rows_per_person")
+        if (groups is None) is (rows_per_person is None):
             ids = None if groups is None else np.asarray(groups)
             if (
                 ids is not None
                 and ids.dtype.kind == "O"
-                and all(isinstance(own, str) for own in ids.tolist())
+                and all(isinstance(person, str) for person in ids.tolist())
             ):
                 ids = ids.astype(str)  # of a column of a data frame
             return replace(data, groups=ids)
-        if kept is None:
+        if rows_per_person is None:
             raise BadInput(
                 "groups= says whose row each is, and nothing says how many rows of a person are "
                 "used: give the "
@@ -469,14 +469,14 @@ class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
         return tags
 
 
-def pair(name: str, given: Any, features: int = 1) -> tuple[Any, Any]:
+def pair(name: str, bounds: Any, features: int = 1) -> tuple[Any, Any]:
     """Two bounds, the lower one first, numbers or arrays with one for each feature.
 
     Raises:
         BadInput: something else.
     """
     try:
-        low, high = (np.asarray(bound, dtype=np.float64) for bound in given)
+        low, high = (np.asarray(bound, dtype=np.float64) for bound in bounds)
         shapes = {low.shape, high.shape} <= {(), (features,)}
     except (TypeError, ValueError):
         shapes = False
@@ -484,7 +484,7 @@ def pair(name: str, given: Any, features: int = 1) -> tuple[Any, Any]:
         np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()
     ):
         raise BadInput(
-            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or "
+            f"{name} is {shortened(repr(bounds), 60)}: expected (low, high), public numbers or "
             f"arrays of one for each of the {features} features, the lower one first"
         )
     low, high = np.broadcast_arrays(low, high)

@@ -100,16 +100,16 @@ class PATEClassifier(PrivateClassifier):
             Student, teachers=_TEACHERS, queries=None, student="linear", **_STUDENT
         )
         public = self._public(X_public, options.pop("queries"))
-        given = isinstance(self.estimator, Sequence)
+        fitted = isinstance(self.estimator, Sequence)
         teachers = count("teachers", options.pop("teachers"))
-        number = len(self.estimator) if given else teachers
+        number = len(self.estimator) if fitted else teachers
         plan = PatePlan(len(public.x), number, Votes(len(self.classes_)), adjacency=ADJACENCY)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         model = options.pop("student")
 
         def release(ledger: Ledger, streams: Streams) -> Any:
             ensemble: Teachers
-            if given:
+            if fitted:
                 ensemble = FittedTeachers(
                     self.estimator, self.classes_, len(X), squashed=self._squashed
                 )
@@ -123,8 +123,8 @@ class PATEClassifier(PrivateClassifier):
                 ),
                 **options,
             )
-            made = pate(plan, ensemble, None, public, student, ledger=ledger, streams=streams)
-            return replace(made, model_spec=model, classes=len(self.classes_))
+            released = pate(plan, ensemble, None, public, student, ledger=ledger, streams=streams)
+            return replace(released, model_spec=model, classes=len(self.classes_))
 
         result = self._release(plan, reasons, release)
         self._keep(result.model)
@@ -134,14 +134,14 @@ class PATEClassifier(PrivateClassifier):
         """Public rows, with their bounds."""
         low, high = self._bounds()
         if rows is not None:
-            made = self._scaled_rows(self._validated(rows, reset=False))
+            inputs = self._scaled_rows(self._validated(rows, reset=False))
         else:
             # A stream of its own: rows that a user made up by the same seed are not these.
-            made = np.random.default_rng([_SEED, 1]).uniform(
+            inputs = np.random.default_rng([_SEED, 1]).uniform(
                 low, high, (queries or _QUERIES, self.n_features_in_)
             )
         return Dataset(
-            made[: queries or len(made)].astype(np.float32), low=low, high=high, public=True
+            inputs[: queries or len(inputs)].astype(np.float32), low=low, high=high, public=True
         )
 
 
@@ -153,9 +153,9 @@ def _fresh(estimator: Any, seed: int) -> Any:
         raise BadInput(
             f"estimator is {quoted(estimator)}: expected one of scikit-learn's form, or None"
         )
-    made = GaussianNB() if estimator is None else clone(estimator)
-    drawn = {name: seed for name in made.get_params() if name.split("__")[-1] == "random_state"}
-    return made.set_params(**drawn)
+    unfitted = GaussianNB() if estimator is None else clone(estimator)
+    drawn = {name: seed for name in unfitted.get_params() if name.split("__")[-1] == "random_state"}
+    return unfitted.set_params(**drawn)
 
 
 @final
@@ -173,7 +173,7 @@ class FittedTeachers(Teachers):
     def __init__(
         self, estimators: Sequence[Any], classes: Array, examples: int, *, squashed: bool = False
     ) -> None:
-        if len({id(own) for own in estimators}) < len(estimators):
+        if len({id(estimator) for estimator in estimators}) < len(estimators):
             raise BadInput(
                 "an estimator is given twice: one row would move two teachers. Give each once"
             )
@@ -209,9 +209,9 @@ class FittedTeachers(Teachers):
         rows = inputs.double().numpy()
         if self._squashed:
             rows = rows / (1 - np.abs(rows)).clip(1e-9)
-        for own in self._estimators:
+        for estimator in self._estimators:
             try:
-                said = np.asarray(own.predict(rows)).tolist()
+                said = np.asarray(estimator.predict(rows)).tolist()
                 yield torch.tensor([numbers.get(label, -1) for label in said])
             except Exception:  # of which nothing may be seen: it may follow from a private row
                 yield None

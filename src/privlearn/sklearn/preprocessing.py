@@ -76,10 +76,10 @@ def _through(estimator: Any, private: type[Any]) -> Iterator[str]:
         if isinstance(outer.estimator, private):
             continue
         if isinstance(outer.estimator, Pipeline):
-            yield from _learned(outer, inner, private)
+            yield from _find_learned(outer, inner, private)
         elif outer.X is None or not _are_rows_of(inner, outer):
             yield type(outer.estimator).__name__
-    yield from _said_by_names(calls[-1].X if calls else None, private)
+    yield from _find_by_names(calls[-1].X if calls else None, private)
 
 
 def _calls(estimator: Any) -> list[_Call]:
@@ -100,7 +100,7 @@ def _calls(estimator: Any) -> list[_Call]:
     return list(calls.values())
 
 
-def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
+def _find_learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
     """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows
     meet.
     """
@@ -119,7 +119,7 @@ def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
             warnings.simplefilter("ignore")
             rows = _safe_indexing(outer.X, list(range(min(_FEW, _length(outer.X)))))
             for name, step in zip(names, earlier, strict=True):
-                if not _learned_nothing(step, _safe_indexing(rows, [0]), private):
+                if not _learns_nothing(step, _safe_indexing(rows, [0]), private):
                     yield name
                 rows = step.transform(rows)
             together = _numbers(_safe_indexing(inner.X, list(range(_length(rows)))))
@@ -134,7 +134,7 @@ def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
         yield from names
 
 
-def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
+def _learns_nothing(step: Any, row: Any, private: type[Any]) -> bool:
     """Whether a fitted step is as it would be had it been fitted to this one row."""
     if step in (None, "passthrough", "drop") or isinstance(step, DPTableEncoder):
         return True
@@ -142,17 +142,17 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
         return not bool(step.privacy_.undeclared)
     if isinstance(step, Pipeline):
         for _, part in step.steps:
-            if not _learned_nothing(part, row, private):
+            if not _learns_nothing(part, row, private):
                 return False
             row = row if part in (None, "passthrough") else part.transform(row)
         return True
     if isinstance(step, FeatureUnion):
-        return all(_learned_nothing(part, row, private) for _, part in step.transformer_list)
+        return all(_learns_nothing(part, row, private) for _, part in step.transformer_list)
     if isinstance(step, ColumnTransformer):
         parts = (
             (part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_
         )
-        return all(_learned_nothing(part, own, private) for part, own in parts)
+        return all(_learns_nothing(part, cells, private) for part, cells in parts)
     if any(isinstance(value, private) for value in step.get_params().values()):
         return False  # to fit it would be charged
     try:
@@ -164,8 +164,8 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
 
 def _state(step: Any) -> dict[str, Any]:
     """What a step holds beside its parameters."""
-    given = step.get_params(deep=False)
-    return {name: value for name, value in vars(step).items() if name not in given}
+    parameters = step.get_params(deep=False)
+    return {name: value for name, value in vars(step).items() if name not in parameters}
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -193,21 +193,21 @@ def _are_rows_of(inner: _Call, outer: _Call) -> bool:
     No row may come twice as often: that would be another weight than it has.
     """
     try:
-        given, passed = _columns(outer.X), _columns(inner.X)
+        original, passed = _columns(outer.X), _columns(inner.X)
         if inner.y is not None:
-            given, passed = [*given, *_columns(outer.y)], [*passed, *_columns(inner.y)]
+            original, passed = [*original, *_columns(outer.y)], [*passed, *_columns(inner.y)]
     except Exception:
         return False
-    if {len(column) for column in given} == {len(column) for column in passed}:
-        there = {column.tobytes() for column in given}
+    if {len(column) for column in original} == {len(column) for column in passed}:
+        there = {column.tobytes() for column in original}
         if all(column.tobytes() in there for column in passed):
             return True
-    if len(given) != len(passed):
+    if len(original) != len(passed):
         return False
     size = len(passed[0])
     codes = [
         np.unique(np.concatenate(pair), return_inverse=True)[1]
-        for pair in zip(passed, given, strict=True)
+        for pair in zip(passed, original, strict=True)
     ]
     numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     most = int(numbers.max()) + 1
@@ -242,17 +242,17 @@ def _length(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
-def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
+def _find_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
     """The transformers that all columns are called after, as `set_output` does."""
     names = [str(name) for name in getattr(rows, "columns", ())]
     prefixed = [match and match[1] for match in map(_PREFIXED.fullmatch, names)]
     numbered = [match and match[1] for match in map(_NUMBERED.fullmatch, names)]
     if names and all(prefixed):
-        own = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
+        known = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
         yield from (
             str(name)
             for name in prefixed
-            if str(name).rpartition("-")[0] not in own and name not in own
+            if str(name).rpartition("-")[0] not in known and name not in known
         )
     elif (
         names
@@ -264,6 +264,6 @@ def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
 
 def _names_of(kind: type[Any]) -> Iterator[str]:
     """The names of all classes of a kind, in small letters."""
-    for own in kind.__subclasses__():
-        yield own.__name__.lower()
-        yield from _names_of(own)
+    for subclass in kind.__subclasses__():
+        yield subclass.__name__.lower()
+        yield from _names_of(subclass)

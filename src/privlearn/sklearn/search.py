@@ -142,11 +142,11 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
             BadInput: an estimator that can't be searched, fewer than two candidates, or what
                 `privlearn.tune` refuses.
         """
-        made = DPClassifier() if self.estimator is None else self.estimator
-        if not isinstance(made, _SEARCHED) or getattr(made, "plan", None) is not None:
+        estimator = DPClassifier() if self.estimator is None else self.estimator
+        if not isinstance(estimator, _SEARCHED) or getattr(estimator, "plan", None) is not None:
             raise BadInput(
-                f"estimator is {shortened(repr(made), 60)}: expected one of {', '.join(_names())}, "
-                "without a plan. Search others with GridSearchCV and "
+                f"estimator is {shortened(repr(estimator), 60)}: expected one of "
+                f"{', '.join(_names())}, without a plan. Search others with GridSearchCV and "
                 "ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
             )
         one_of("way", self.way, ("random-stopping", "blocks"))
@@ -159,8 +159,10 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
                 "param_grid is empty: expected settings to choose among, by name, or None for the "
                 "usual"
             )
-        each = [self._candidate(made, given) for given in grid]
-        if any(own._options().get("rows_per_person") is not None for own in (made, *each)):
+        each = [self._candidate(estimator, settings) for settings in grid]
+        if any(
+            variant._options().get("rows_per_person") is not None for variant in (estimator, *each)
+        ):
             raise BadInput(
                 "options has rows_per_person, and a search takes no groups: fit the estimator by "
                 "itself, with "
@@ -170,18 +172,18 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
             )
         data, reasons = each[0]._declared(X, y)
         runs = {}
-        for number, (own, given) in enumerate(zip(each, grid, strict=True)):
+        for number, (variant, settings) in enumerate(zip(each, grid, strict=True)):
             if number:
-                own._declared(X, y)
+                variant._declared(X, y)
             usual = (
                 _AS_THEY_ARE | {"discrete": self._discrete}
-                if isinstance(own, _BY_DESCENT)
+                if isinstance(variant, _BY_DESCENT)
                 else None
             )
-            plan, _, train = own._planned(data, usual=usual)
-            runs[_named(number, given)] = (replace(plan, budget=None), train)
+            plan, _, train = variant._planned(data, usual=usual)
+            runs[_name(number, settings)] = (replace(plan, budget=None), train)
         candidates = tuple(Candidate(name, plan) for name, (plan, _) in runs.items())
-        judged = "rmse" if isinstance(made, PrivateRegressor) else "accuracy"
+        judged = "rmse" if isinstance(estimator, PrivateRegressor) else "accuracy"
         metric = judged if self.metric is None else self.metric
         if self.way == "blocks":
             whole: Blocks | RandomStopping = Blocks(candidates, retrain=True, metric=metric)
@@ -212,18 +214,18 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
                 setattr(self, name, getattr(best, name))
         return self
 
-    def _candidate(self, made: NetworkEstimator, given: Mapping[str, Any]) -> Any:
+    def _candidate(self, estimator: NetworkEstimator, settings: Mapping[str, Any]) -> Any:
         """An estimator with the settings of a candidate, and the target of the search."""
-        fixed = sorted({*given} & _FIXED)
+        fixed = sorted({*settings} & _FIXED)
         if fixed:
             raise BadInput(
                 f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out"
             )
         common = {"epsilon": self.epsilon, "delta": self.delta, "preprocessing": self.preprocessing}
-        own = clone(made).set_params(**copy.deepcopy(dict(given)), **common)
+        candidate = clone(estimator).set_params(**copy.deepcopy(dict(settings)), **common)
         if self.param_grid is None:  # the usual options come beside the estimator's own
-            own.set_params(options={**made._options(), **own._options()})
-        return own
+            candidate.set_params(options={**estimator._options(), **candidate._options()})
+        return candidate
 
     def predict(self, X: Any) -> Array:
         """What the chosen estimator predicts for each row."""
@@ -257,12 +259,12 @@ _BY_DESCENT = (DPClassifier, DPRegressor)
 
 def _names() -> list[str]:
     """The estimators that can be searched."""
-    return [own.__name__ for own in _SEARCHED]
+    return [kind.__name__ for kind in _SEARCHED]
 
 
-def _named(number: int, given: Mapping[str, Any]) -> str:
+def _name(number: int, settings: Mapping[str, Any]) -> str:
     """A candidate's name: its place and its settings, as far as they can be printed."""
     text = "".join(
-        letter for letter in f"{number}: {dict(given)}" if letter.isprintable() and letter != "|"
+        letter for letter in f"{number}: {dict(settings)}" if letter.isprintable() and letter != "|"
     )
     return text[:_LONGEST]

@@ -92,8 +92,8 @@ class Held:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = self.result is not None and self.result.ledger.path is not None
-        return Held, (self.result if kept else None,)
+        has_file = self.result is not None and self.result.ledger.path is not None
+        return Held, (self.result if has_file else None,)
 
 
 @final
@@ -180,7 +180,7 @@ def spend(
             f"the guarantee of the ledger that was given would not hold: {'; '.join(reasons)}"
         )
     ledger = shared.require_ledger() if given is None else given
-    own = (*reasons, SEEDED) if streams.seeded else reasons
+    all_reasons = (*reasons, SEEDED) if streams.seeded else reasons
     with _ONE_FIT:
         before = ledger.event
         try:
@@ -188,7 +188,7 @@ def spend(
         finally:
             if ledger.event != before:  # also of a fit that fails on the way
                 shared.fits += 1
-                shared.undeclared |= set(own)
+                shared.undeclared |= set(all_reasons)
         # Read within the lock, and once: what follows is of this ledger as the fit left it.
         claim, spent, fits, undeclared = (
             _claim(ledger),
@@ -196,21 +196,23 @@ def spend(
             shared.fits,
             tuple(sorted(shared.undeclared)),
         )
-    stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
-    alone = None if own else _priced(plan.event(), plan, stated)
+    stated_delta = (
+        delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
+    )
+    alone = None if all_reasons else _price(plan.event(), plan, stated_delta)
     if undeclared:
         total, attacks = None, None
     elif claim is None:
-        total, attacks = replace(_priced(spent, plan, stated), kind="estimate"), None
+        total, attacks = replace(_price(spent, plan, stated_delta), kind="estimate"), None
     else:
-        total = _priced(claim, plan, stated)
+        total = _price(claim, plan, stated_delta)
         attacks = tradeoff(claim, plan.neighbours, plan.unit.group_size)
     privacy = FitPrivacy(alone, total, fits, undeclared, attacks)
-    _warn(own, privacy)
+    _warn(all_reasons, privacy)
     return result, privacy
 
 
-def _priced(event: Event, plan: Planned, delta: float) -> Guarantee:
+def _price(event: Event, plan: Planned, delta: float) -> Guarantee:
     """The guarantee of an event, for the neighbours and the unit that the plan shares with its
     ledger.
     """

@@ -144,16 +144,16 @@ class DPClassifier(PrivateClassifier):
             BadInput: no mapping from labels to numbers; shares of classes would be counted in
                 private rows.
         """
-        given, labels = self.class_weight, self.classes_.tolist()
-        if given is None:
+        weights, labels = self.class_weight, self.classes_.tolist()
+        if weights is None:
             return {}
-        if not isinstance(given, Mapping) or not {*given} <= {*labels}:
+        if not isinstance(weights, Mapping) or not {*weights} <= {*labels}:
             raise BadInput(
-                f"class_weight is {shortened(repr(given), 60)}: expected a public number for each "
-                "label, {label: weight}. 'balanced' would count private rows: give one over the "
-                "publicly known share of each"
+                f"class_weight is {shortened(repr(weights), 60)}: expected a public number for "
+                "each label, {label: weight}. 'balanced' would count private rows: give one over "
+                "the publicly known share of each"
             )
-        return {"class_weights": tuple(given.get(label, 1.0) for label in labels)}
+        return {"class_weights": tuple(weights.get(label, 1.0) for label in labels)}
 
 
 @final
@@ -508,9 +508,9 @@ def _by_descent(
 
     def train(plan: Plan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         facts = replace(settled.facts, examples=plan.examples or settled.facts.examples)
-        given = rows if weights is None else (rows, weights)
+        weighted_rows = rows if weights is None else (rows, weights)
         return fit_by_descent(
-            replace(settled, plan=plan, facts=facts), given, streams, ledger=ledger
+            replace(settled, plan=plan, facts=facts), weighted_rows, streams, ledger=ledger
         )
 
     return settled.plan, data, train

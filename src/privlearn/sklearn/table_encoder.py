@@ -51,7 +51,7 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             BadInput: the schema can't be read, or the table lacks one of its columns.
         """
-        self.schema_ = self._declared()
+        self.schema_ = self._read_schema()
         self._table(X)
         validate_data(self, X, skip_check_array=True)
         return self
@@ -68,36 +68,36 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             BadInput: a column that is not there, or a cell that its column does not allow: for the
                 data's curator.
         """
-        return encode_features(self._table(X), self._settled())
+        return encode_features(self._table(X), self._settle_schema())
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """What the features are called; the schema says it, whatever the columns of the table."""
         del input_features
-        return np.array(self._settled().feature_names, dtype=object)
+        return np.array(self._settle_schema().feature_names, dtype=object)
 
     @property
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The declared bounds of the features, for an estimator's `bounds`."""
-        return self._settled().bounds()
+        return self._settle_schema().bounds()
 
     @property
     def classes(self) -> list[str]:
         """The declared classes of the target, for an estimator's `classes`; none where it is a
         number.
         """
-        return list(self._settled().classes)
+        return list(self._settle_schema().classes)
 
     @property
     def target_bounds(self) -> tuple[float, float] | None:
         """The declared bounds of the target, for an estimator's `target_bounds`; None where it has
         classes.
         """
-        return self._settled().target_bounds
+        return self._settle_schema().target_bounds
 
-    def _settled(self) -> Schema:
-        return self.schema_ if hasattr(self, "schema_") else self._declared()
+    def _settle_schema(self) -> Schema:
+        return self.schema_ if hasattr(self, "schema_") else self._read_schema()
 
-    def _declared(self) -> Schema:
+    def _read_schema(self) -> Schema:
         if isinstance(self.schema, Schema):
             return self.schema
         if isinstance(self.schema, str | Path):
@@ -109,7 +109,7 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _table(self, X: Any) -> Table:
-        names = [column.name for column in self._settled().features]
+        names = [column.name for column in self._settle_schema().features]
         if is_frame(X):
             table = of_frame(X, names)
             absent = [name for name in names if name not in table.columns]

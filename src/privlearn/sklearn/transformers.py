@@ -68,7 +68,7 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
         middle, half = self._units()
         return ((self._scaled_rows(X) - middle) / half).clip(-1, 1)
 
-    def _released(self, transform: PrivateTransform, rows: Array) -> Any:
+    def _release_module(self, transform: PrivateTransform, rows: Array) -> Any:
         """The module of a transform, made by its release on these rows alone."""
         plan = Releases(transform.event(), ADJACENCY, budget=Budget(self.epsilon, self.delta))
 
@@ -76,8 +76,10 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
             session = Session(plan, ledger, streams)
             session.count_examples(len(rows))
             with session.charging():
-                made = transform.fit(torch.from_numpy(rows), plan.neighbours, ledger, streams.noise)
-            return ReleasedTransform(made, plan, ledger)
+                module = transform.fit(
+                    torch.from_numpy(rows), plan.neighbours, ledger, streams.noise
+                )
+            return ReleasedTransform(module, plan, ledger)
 
         return self._release(plan, (), release).module
 
@@ -133,7 +135,7 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
         """
         rows = self._unit_rows(self._validated(X))
         features = self.n_features_in_
-        module = self._released(Moments(features, self._noise(), math.sqrt(features)), rows)
+        module = self._release_module(Moments(features, self._noise(), math.sqrt(features)), rows)
         assert isinstance(module, Standardise)
         middle, half = self._units()
         self.mean_ = middle + half * module.get_buffer("mean").double().numpy()
@@ -195,7 +197,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
         rows = self._unit_rows(self._validated(X))
         features = self.n_features_in_
         self.n_components_ = min(count("n_components", self.n_components), features)
-        module = self._released(
+        module = self._release_module(
             PrivatePCA(self.n_components_, self._noise()), rows / math.sqrt(features)
         )
         assert isinstance(module, Project)
@@ -281,7 +283,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
                 (rows, rows),
                 ledger=ledger,
                 streams=streams,
-                optimizer=lambda own: torch.optim.SGD(own, lr=_LEARNING_RATE, momentum=_MOMENTUM),
+                optimizer=lambda parameters: torch.optim.SGD(
+                    parameters, lr=_LEARNING_RATE, momentum=_MOMENTUM
+                ),
             )
 
         self.module_ = self._release(plan, (), release).model.double().eval()

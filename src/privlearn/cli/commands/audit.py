@@ -43,11 +43,11 @@ _FORMATS = (".md", ".json", ".png")
 def run(request: Request) -> int:
     """Print what was found; 1 if the claim is refuted."""
     out = None if request.out is None else _free(Path(request.out))
-    with _defined(request.code) as own:
+    with _run_file(request.code) as definitions:
         report = (
-            _of_code(request, own)
+            _of_code(request, definitions)
             if request.code is not None
-            else _attacked(request, _plan(request))
+            else _attack(request, _plan(request))
         )
     if out is not None:
         _write(report, out)
@@ -78,8 +78,8 @@ def _plan(request: Request) -> Plan:
     Raises:
         BadInput: no noise, or a sampling without a batch size.
     """
-    for name, given in (("canaries", request.canaries), ("shadows", request.shadows)):
-        if given is not None:
+    for name, value in (("canaries", request.canaries), ("shadows", request.shadows)):
+        if value is not None:
             raise BadInput(
                 f"--{name} are for a training: say what is trained, --code FILE.py with plan, "
                 "model, loss, data"
@@ -109,11 +109,11 @@ def _plan(request: Request) -> Plan:
     )
 
 
-def _attacked(request: Request, plan: Plan, **own: Any) -> Audit:
+def _attack(request: Request, plan: Plan, **arguments: Any) -> Audit:
     with screen.progress_bar("attacking", "steps") as progress:
         return audit(
             plan,
-            **own,
+            **arguments,
             delta=request.delta,
             trials=request.trials,
             confidence=request.confidence,
@@ -127,7 +127,7 @@ def _streams(request: Request) -> Streams:
 
 
 @contextmanager
-def _defined(path: str | None) -> Iterator[dict[str, Any]]:
+def _run_file(path: str | None) -> Iterator[dict[str, Any]]:
     """What a custom file defines.
 
     Raises:
@@ -137,47 +137,51 @@ def _defined(path: str | None) -> Iterator[dict[str, Any]]:
         yield {}
         return
     try:
-        own = runpy.run_path(path)
+        definitions = runpy.run_path(path)
     except (OSError, SyntaxError, ImportError) as error:
         raise BadInput(f"--code {path} can't be run: {error}") from error
-    yield own
+    yield definitions
 
 
-def _of_code(request: Request, own: dict[str, Any]) -> Audit:
+def _of_code(request: Request, definitions: dict[str, Any]) -> Audit:
     """The attack on what a file defines.
 
     Raises:
         BadInput: it lacks a plan, or what there is to run.
     """
-    plan, attacked = own.get("plan"), own.get("run")
+    plan, attacked = definitions.get("plan"), definitions.get("run")
     if not isinstance(plan, Plan):
         raise BadInput(
             f"--code {request.code} defines no plan: expected plan = pv.Plan(...), which is what "
             "is claimed"
         )
     if attacked is None:
-        missing = [name for name in ("model", "loss", "data") if name not in own]
+        missing = [name for name in ("model", "loss", "data") if name not in definitions]
         if missing:
             raise BadInput(
                 f"--code {request.code} defines no {' and no '.join(missing)}: expected model, "
                 "loss and data, or a function run(took_part) that returns what is released"
             )
         if request.shadows is not None:
-            return _of_membership(request, own)
+            return _of_membership(request, definitions)
         if request.canaries is not None:
             return audit_training(
                 plan,
-                own["model"],
-                own["loss"],
-                own["data"],
+                definitions["model"],
+                definitions["loss"],
+                definitions["data"],
                 canaries=request.canaries,
                 delta=request.delta,
                 confidence=request.confidence,
                 streams=_streams(request),
-                **own.get("arguments", {}),
+                **definitions.get("arguments", {}),
             )
-        given = {name: own[name] for name in ("model", "loss", "data", "canary") if name in own}
-        return _attacked(request, plan, **given)
+        arguments = {
+            name: definitions[name]
+            for name in ("model", "loss", "data", "canary")
+            if name in definitions
+        }
+        return _attack(request, plan, **arguments)
     if not callable(attacked):
         raise BadInput(f"run in --code {request.code} is not a function: expected run(took_part)")
     return distinguish(
@@ -191,13 +195,13 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
     )
 
 
-def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
+def _of_membership(request: Request, definitions: dict[str, Any]) -> Audit:
     """Whom of a file's data a model was trained on: half of them take part.
 
     Raises:
         BadInput: the plan has transforms in front of the network.
     """
-    plan, model, streams = own["plan"], own["model"], _streams(request)
+    plan, model, streams = definitions["plan"], definitions["model"], _streams(request)
     if plan.front:
         raise BadInput(
             f"the plan in --code {request.code} has transforms in front of the network: leave them "
@@ -206,12 +210,14 @@ def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
 
     def train(rows: Dataset) -> nn.Module:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model
-        return dpsgd(plan, network, own["loss"], rows, **own.get("arguments", {})).model
+        return dpsgd(
+            plan, network, definitions["loss"], rows, **definitions.get("arguments", {})
+        ).model
 
     with screen.notes.status(f"training a model, and {request.shadows} beside it"):
         return infer_membership(
             train,
-            own["data"],
+            definitions["data"],
             plan,
             shadows=request.shadows,
             delta=request.delta,

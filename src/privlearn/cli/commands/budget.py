@@ -189,20 +189,20 @@ def _features(request: Request) -> None:
 
 def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Request) -> None:
     out = screen.answers
-    kept, made, norm = "all features", "from noisy statistics of", plan.row_norm
+    features, how, norm = "all features", "from noisy statistics of", plan.row_norm
     if isinstance(plan, LeastSquaresPlan):
-        made = "by least squares from noisy sums of products of"
+        how = "by least squares from noisy sums of products of"
     else:
-        made = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else made
+        how = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else how
         way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
-        kept = (
+        features = (
             f"{screen.BOLD}{plan.keep}{screen.END} of {plan.features} features, chosen by {way}"
             if plan.selects
-            else kept
+            else features
         )
         norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     out.print(
-        f"a classifier of {plan.classes} classes {made} {kept}, "
+        f"a classifier of {plan.classes} classes {how} {features}, "
         f"noise multiplier {screen.BOLD}{plan.noise:.4g}{screen.END} for all together"
     )
     noise = answer["class_sum_noise"]

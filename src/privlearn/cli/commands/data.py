@@ -88,11 +88,11 @@ def _fetch(request: Request) -> int:
     if request.json:
         screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
-        kept = _storage.cache() if request.data_dir is None else Path(request.data_dir)
+        folder = _storage.cache() if request.data_dir is None else Path(request.data_dir)
         how = (
             "is found there without --data-dir"
             if request.data_dir is None
-            else f"use it with --data-dir {kept}"
+            else f"use it with --data-dir {folder}"
         )
         screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}")
     return 0
@@ -143,7 +143,7 @@ def _at_bounds(data: Dataset) -> dict[str, int]:
     if data.schema is None or data.feature_names is None:
         return {}
     x, counts = np.asarray(data.x), {}
-    for column in (own for own in data.schema.features if isinstance(own, Number)):
+    for column in (feature for feature in data.schema.features if isinstance(feature, Number)):
         values = x[:, data.feature_names.index(column.name)]
         counts[column.name] = int(
             np.isin(values, np.array([column.low, column.high], np.float32)).sum()
@@ -216,12 +216,12 @@ def _draft(request: Request) -> int:
 def _schema(request: Request) -> int:
     if request.paid is not None:
         return _draft(request)
-    if given := [
+    if misplaced := [
         name for name in ("numbers", "categories", "target", "ledger") if request.given(name)
     ]:
         raise BadInput(
-            f"--{given[0]} goes with --paid, a schema drafted from private rows: add it, or leave "
-            "it out"
+            f"--{misplaced[0]} goes with --paid, a schema drafted from private rows: add it, or "
+            "leave it out"
         )
     names = column_names(Path(request.name))
     if request.json:

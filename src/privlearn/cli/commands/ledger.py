@@ -69,12 +69,12 @@ def _budget(request: Request) -> Budget | None:
     return Budget(request.epsilon, request.delta or 1e-5, request.rho, request.group_size or 1)
 
 
-def _measure(given: str | None) -> Measure:
+def _measure(text: str | None) -> Measure:
     """A name, or a Renyi order."""
     try:
-        return None if given is None else float(given)
+        return None if text is None else float(text)
     except ValueError:
-        return given
+        return text
 
 
 def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
 
 def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     """What is guaranteed for all runs together, in words."""
-    stated = (
+    guarantee = (
         ""
         if answer["epsilon"] is None
         else (
@@ -208,12 +208,12 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     fixed = "-" if answer["epsilon_if_fixed"] is None else f"{readable(answer['epsilon_if_fixed'])}"
     if not pages.adaptive:
         how = " All were approved before the first release." if len(pages.entries) > 1 else ""
-        return [f"\nTogether: {stated} {by}.{how}"]
+        return [f"\nTogether: {guarantee} {by}.{how}"]
     estimate = (
         f"What was spent would be epsilon {fixed} if all of it had been fixed beforehand, "
         "which is no guarantee."
     )
-    if not stated:
+    if not guarantee:
         return [
             "\nThere is no guarantee for all runs together: they may have been chosen after "
             "earlier results, and "
@@ -223,7 +223,7 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     assert pages.budget is not None
     return [
         (
-            f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after "
+            f"\nTogether: {guarantee} {by}, the ledger's limit: runs may have been chosen after "
             "earlier results."
         ),
         f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of "

@@ -180,16 +180,16 @@ def _features(request: Request, config: dict[str, Any]) -> tuple[NDArray[Any], s
     )
 
 
-def _require_same_schema(request: Request, given: str, trained: str) -> None:
+def _require_same_schema(request: Request, digest: str, trained: str) -> None:
     """Refuse columns, bounds or categories that make other features than those the model was
     trained on.
     """
-    if given and given != trained:
+    if digest and digest != trained:
         what = "another schema" if trained else "no table with a schema"
         raise BadInput(
             f"the model in {request.folder} was trained on {what} (digest "
-            f"{trained[:16] or 'none'}, not {given[:16]}): features would be taken for others. Use "
-            "the schema that it was trained with; other comments do no harm"
+            f"{trained[:16] or 'none'}, not {digest[:16]}): features would be taken for others. "
+            "Use the schema that it was trained with; other comments do no harm"
         )
 
 
@@ -231,10 +231,10 @@ def _write_new(
     ids: Sequence[Any] | None,
 ) -> None:
     """Write a file that was not there, and take it away again if it cannot be completed."""
-    made = False
+    created = False
     try:
         with out.open("xb") as file:
-            made = True
+            created = True
             if out.suffix == ".npz":
                 more: dict[str, Any] = (
                     {}
@@ -253,7 +253,7 @@ def _write_new(
             else:
                 file.write(_csv(chosen, scores, names, ids).encode())
     except OSError as error:
-        if made:
+        if created:
             out.unlink(missing_ok=True)
         raise BadInput(
             f"{out} cannot be written: {error.strerror}. Choose another --out"

@@ -39,15 +39,15 @@ def make_commitment(request: Request) -> int:
     data = data_of(training)
     with settled_job(training, data) as job:
         discrete = training.discrete
-        made = {
+        answer = {
             "commitment": commit(data, request.out, _trains(job, training), discrete=discrete),
             "out": request.out,
         }
     keep_options(training, request.out)
     if request.json:
-        screen.print_json(made)
+        screen.print_json(answer)
         return 0
-    screen.answers.print(f"committed: {made['commitment']}")
+    screen.answers.print(f"committed: {answer['commitment']}")
     folder = screen.plain(request.out)
     screen.notes.print(
         f"show {folder}/commitment.json to the auditor; keep the rest of {folder}, as secret as "
@@ -123,8 +123,8 @@ def _training(request: Request) -> Request:
             "privlearn.auditing.replay(folder, train, data)"
         ) from error
     _require_own_code(request, training)
-    own = {name: request.values[name] for name in ("data", "data_dir", "schema", "test_data")}
-    changes = {name: value for name, value in own.items() if value is not None}
+    places = {name: request.values[name] for name in ("data", "data_dir", "schema", "test_data")}
+    changes = {name: value for name, value in places.items() if value is not None}
     return training.replaced(
         **changes, out=request.folder, ledger=None, sign=None, resume=False, paid_metrics=None
     )
@@ -153,14 +153,14 @@ def _require_own_code(request: Request, training: Request) -> None:
     named = {"model": not is_built_in(training.model)}
     named["features"] = str(training.features or "").partition(":")[2].isidentifier()
     for name, is_code in named.items():
-        spec, given = training.values[name], request.values[name]
-        if is_code and given != spec:
+        spec, value = training.values[name], request.values[name]
+        if is_code and value != spec:
             raise BadInput(
                 f"the run's {name} were made by {shortened(str(spec), 60)}: if you trust that code "
                 f"and have it, give it yourself, --{name} package.module:function"
             )
-        if given not in (None, spec):
+        if value not in (None, spec):
             raise BadInput(
-                f"--{name} is {given}: the run names {shortened(str(spec), 60)}. Leave the option "
+                f"--{name} is {value}: the run names {shortened(str(spec), 60)}. Leave the option "
                 "out"
             )

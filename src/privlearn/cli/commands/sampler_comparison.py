@@ -47,9 +47,9 @@ def compare(request: Request) -> None:
         )
     rows, refused = [], {}
     for sampler, mechanism in choices(request.mechanism, correlated=target):
-        own = request.replaced(sampling=sampler, mechanism=mechanism)
+        variant = request.replaced(sampling=sampler, mechanism=mechanism)
         try:
-            plan = rules.settle(methods.training_request(own), Facts(request.examples)).plan
+            plan = rules.settle(methods.training_request(variant), Facts(request.examples)).plan
             rows.append(_row(plan, request))
         except PrivlearnError as error:
             refused[sampler if mechanism == "independent" else f"{sampler}, {mechanism}"] = str(
@@ -63,7 +63,7 @@ def compare(request: Request) -> None:
         "best": rows[0]["sampling"],
         "samplers": rows,
         "refused": refused,
-        "train": _taken(rows, request),
+        "train": _choose(rows, request),
     }
     if request.json:
         screen.print_json(answer)
@@ -71,7 +71,7 @@ def compare(request: Request) -> None:
         _show(answer, target)
 
 
-def _taken(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
+def _choose(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
     """The row that `train --sampling best` takes: the best for the neighbours of Poisson batches,
     or those given.
     """
@@ -82,7 +82,10 @@ def _taken(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | Non
 
 
 def _row(plan: Plan, request: Request) -> dict[str, Any]:
-    best = min(plan.guarantees(request.delta), key=lambda own: (own.kind != "bound", own.epsilon))
+    best = min(
+        plan.guarantees(request.delta),
+        key=lambda guarantee: (guarantee.kind != "bound", guarantee.epsilon),
+    )
     return {
         "sampling": plan.sampling.kind,
         "mechanism": "independent" if plan.correlation is None else plan.correlation.kind,

@@ -65,10 +65,12 @@ def run(request: Request) -> int:
             methods.require_metric(request, job.data)
             _say(job)
             return dry_run.show(request, job)
-    kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
-    if request.resume and world.once(lambda: kept.published(request.out), "what is published"):
+    checkpoint = pate.kept_of(request) if request.method == PATE else kept_of(request)
+    if request.resume and world.once(
+        lambda: checkpoint.published(request.out), "what is published"
+    ):
         return 0
-    opened = Opened.by_the_first(request, kept, world)
+    opened = Opened.by_the_first(request, checkpoint, world)
     try:
         with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             methods.require_metric(request, job.data)
@@ -83,9 +85,9 @@ def run(request: Request) -> int:
             else:
                 _publish(job, opened, result, job.rows(result))
     except BaseException as error:
-        kept.interrupted(error)
+        checkpoint.interrupted(error)
         raise
-    kept.done()
+    checkpoint.done()
     return 0
 
 
@@ -145,7 +147,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
             **metrics.to_json(),
         }
     if opened.ledger is not None:
-        answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
+        answer["ledger"] = {"file": request.ledger, **_read_claim(opened.out)}
     answer |= {
         "test_metrics": {} if metrics is None else dict(metrics.figures),
         "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
@@ -160,7 +162,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
         _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
-def _certified(folder: Path) -> dict[str, Any]:
+def _read_claim(folder: Path) -> dict[str, Any]:
     """What the certificate of a run on a shared ledger claims."""
     claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
     runs = claim["ledger"]["runs"] if "ledger" in claim else "for this run, the only one so far"
@@ -170,14 +172,14 @@ def _certified(folder: Path) -> dict[str, Any]:
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     seconds, ledger = answer["seconds"], answer.get("ledger")
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
-    own = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
+    guarantee = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
         certified = (
             f"{screen.BOLD}epsilon {readable(ledger['epsilon'])}{screen.END} {at}, {ledger['runs']}"
         )
-        rows = {"certified": certified, "this run by itself": f"{screen.style('')}{own}"}
+        rows = {"certified": certified, "this run by itself": f"{screen.style('')}{guarantee}"}
     else:
-        rows = {"guarantee": f"{screen.BOLD}{own}"}
+        rows = {"guarantee": f"{screen.BOLD}{guarantee}"}
     rows |= more
     rows["seconds"] = (
         "not printed: they would tell how many runs there were"
@@ -191,8 +193,8 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     screen.answers.print(table)
     # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said
     # beside that.
-    stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
-    screen.answers.print(f"\n{screen.meaning(stated)}")
+    claim = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
+    screen.answers.print(f"\n{screen.meaning(claim)}")
     screen.answers.print(
         f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}"
     )
@@ -267,9 +269,9 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         def run(opened: Opened) -> Result:
             if pages is None or initial is None:
                 return _descend(settled, data, public, answer, opened)
-            own = replace(settled, initial=initial())
-            result = _descend(own, data, None, answer, opened)
-            begun: Result = pages.stated(result, own, data, labelled, answer)
+            initialised = replace(settled, initial=initial())
+            result = _descend(initialised, data, None, answer, opened)
+            begun: Result = pages.stated(result, initialised, data, labelled, answer)
             return begun
 
         plan, examples = settled.plan, facts.examples
@@ -284,9 +286,9 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         yield Job(
             data,
             answer,
-            f"{_drawn(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier "
-            f"{rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} at delta "
-            f"{request.delta:g} ({answer['adjacency']})",
+            f"{_describe_sampler(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, "
+            f"noise multiplier {rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} "
+            f"at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             run,
@@ -305,7 +307,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         )
 
 
-def _drawn(request: Request, plan: Plan) -> str:
+def _describe_sampler(request: Request, plan: Plan) -> str:
     """What `--sampling best` chose."""
     if request.sampling != BEST:
         return ""
@@ -373,7 +375,7 @@ def _descend(
 def _descent_rows(
     request: Request, plan: Plan, answer: dict[str, Any], result: Result
 ) -> dict[str, str]:
-    chosen, listed = _chosen_features(result, f"{request.select} chosen")
+    chosen, listed = _list_features(result, f"{request.select} chosen")
     answer |= chosen
     noise = rules.noise_text(plan, answer["noise_multipliers"])
     return {
@@ -399,7 +401,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             return train_classifier(plan, data, options, ledger=opened.ledger, streams=streams)
 
         def rows(result: Result) -> dict[str, str]:
-            chosen, listed = _chosen_features(result, f"{plan.keep} of {plan.features}")
+            chosen, listed = _list_features(result, f"{plan.keep} of {plan.features}")
             answer.update(chosen)
             return listed or {"features": f"all {plan.features}"}
 
@@ -417,8 +419,8 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         )
 
 
-def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it
+def _list_features(result: Result, number: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which features a run chose, `number` of them, for its JSON answer and its table; empty if it
     chose none.
     """
     if not result.facts.get("chosen"):
@@ -426,5 +428,5 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
     choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
     return {"chosen": choice}, {
-        "features": screen.BREAK.join([f"{kept}, the best first:", *listed])
+        "features": screen.BREAK.join([f"{number}, the best first:", *listed])
     }

@@ -67,15 +67,15 @@ def _who(checked: Verification, key: str | None) -> str:
 
 def make_key(request: Request) -> int:
     """Write both files; print the fingerprint."""
-    made = signing.make(request.file)
+    key = signing.make(request.file)
     public = f"{request.file}.pub"
     if request.json:
         screen.print_json(
-            {"fingerprint": made.fingerprint, "private": request.file, "public": public}
+            {"fingerprint": key.fingerprint, "private": request.file, "public": public}
         )
         return 0
     out = screen.answers
-    out.print(f"fingerprint {screen.BOLD}{made.fingerprint}{screen.END}")
+    out.print(f"fingerprint {screen.BOLD}{key.fingerprint}{screen.END}")
     out.print(
         f"The private key is in {screen.plain(request.file)}: keep it to yourself; anyone who has "
         "it can sign as you."
