@@ -93,14 +93,14 @@ MUTANTS = [
     Mutant(
         "infinite weights pass a tolerance",
         replaying._close,
-        "if not bool(own.isfinite()",
-        "if False and (own",
+        "if not bool(ours.isfinite()",
+        "if False and (ours",
         FINITE,
     ),
     Mutant(
         "a published number makes room for others",
         replaying._close,
-        "float(own.abs().max())",
+        "float(ours.abs().max())",
         "float(theirs.abs().max())",
         FINITE,
     ),

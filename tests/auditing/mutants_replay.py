@@ -237,14 +237,14 @@ MUTANTS = [
     Mutant(
         "batches are not compared",
         replaying._Part.record,
-        'own["sample"] != stated["sample"]',
+        'recomputed["sample"] != recorded["sample"]',
         "False",
         "check_a_batch_that_was_not_drawn_is_found",
     ),
     Mutant(
         "the tolerance is a share of one",
         replaying._close,
-        "float(own.abs().max())",
+        "float(ours.abs().max())",
         "1e6",
         TOLERANCE,
     ),

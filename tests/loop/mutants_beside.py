@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         "fresh norms are taken for published ones",
         optimizers.remember_loaded,
-        " and bool((own != own.reshape(-1)[0]).any())",
+        " and bool((weight != weight.reshape(-1)[0]).any())",
         "",
         LOADED,
     ),

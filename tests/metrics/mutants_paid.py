@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(
         "the accuracy is exact",
         metrics._released,
-        "figures = made(*noisy, plan, rows, deviation)",
-        "figures = made(*noisy, plan, rows, deviation) | "
+        "figures = figures_of(*noisy, plan, rows, deviation)",
+        "figures = figures_of(*noisy, plan, rows, deviation) | "
         "{'accuracy': float((Probabilities(network, 2)(x, y).argmax(1) == y).double().mean())}",
         EXACT,
     ),

@@ -81,15 +81,15 @@ MUTANTS = [
     Mutant(
         "a claim of a coarser grid fails",
         verify._bears_out,
-        "_agrees(stated, true) or",
-        "_agrees(stated, true) and",
+        "_agrees(claimed, true) or",
+        "_agrees(claimed, true) and",
         MORE,
     ),
     Mutant(
         "a little less than events give passes",
         verify._bears_out,
-        "true <= stated",
-        "true * (1 - 1e-4) <= stated",
+        "true <= claimed",
+        "true * (1 - 1e-4) <= claimed",
         MORE,
     ),
     Mutant(

@@ -506,7 +506,7 @@ MUTANTS = [
     Mutant(
         "private figures are published",
         publish._require_no_diagnostics,
-        "isinstance(given, PrivateDiagnostics)",
+        "isinstance(part, PrivateDiagnostics)",
         "False",
         "check_private_figures_are_not_published",
     ),

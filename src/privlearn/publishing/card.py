@@ -246,60 +246,64 @@ def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]
         yield "public features", _public_text(part)
 
 
-def _public_text(stated: dict[str, Any]) -> str:
-    digest = f", weights with SHA-256 {stated['digest']}" if stated.get("digest") else ""
+def _public_text(features: dict[str, Any]) -> str:
+    digest = f", weights with SHA-256 {features['digest']}" if features.get("digest") else ""
     word = "made without looking at the data"
-    if stated["kind"] == "precomputed":
-        digest += ", each row normalised" if stated["normalisation"] != "none" else ""
+    if features["kind"] == "precomputed":
+        digest += ", each row normalised" if features["normalisation"] != "none" else ""
         word = (
             "the publisher declares that each row's are made of that row alone, by an encoder "
             "that never saw these data"
         )
-    return f"{stated['spec']}{digest}: {word}"
+    return f"{features['spec']}{digest}: {word}"
 
 
-def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _optimizer(settings: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # it counts relative to its own start
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])
-    made = "made with " * (rates == SCRIPTS_RATES)  # a scheduler of torch may begin at another rate
+    prefix = "made with " * (
+        rates == SCRIPTS_RATES
+    )  # a scheduler of torch may begin at another rate
     yield (
         "optimizer",
-        f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}",
+        f"{settings['name']}, {prefix}learning rate {settings.get('lr', 0):.4g}, schedule {rates}",
     )
 
 
-def _public_start(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _public_start(start: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "teacher" in facts:  # of whose student the plan speaks
         return
-    learned = (
-        f"a network that learned from {stated['volumes_with_masks']} public volumes with masks"
-    )
+    learned = f"a network that learned from {start['volumes_with_masks']} public volumes with masks"
     yield "began as", f"{learned}, before any private one was used: these volumes are not protected"
-    figures = stated.get("test_metrics", {})
-    if figures := ", ".join(f"{name.replace('_', ' ')} {own:.4f}" for name, own in figures.items()):
-        yield f"that network alone, on the {stated['test_rows']} test rows", figures
+    figures = start.get("test_metrics", {})
+    if figures := ", ".join(
+        f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items()
+    ):
+        yield f"that network alone, on the {start['test_rows']} test rows", figures
 
 
-def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _noise_multipliers(
+    multipliers: list[float], facts: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
     yield (
         "noise multipliers of the run",
-        f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs",
+        f"{multipliers[0]:.4g} to {multipliers[-1]:.4g}, in {facts['epochs']} epochs",
     )
 
 
-def _coordinates(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _coordinates(settings: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield (
         "objective",
-        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at "
-        f"rate {stated['rate']:g} ({stated['optimizer']})",
+        f"{facts['objective']}, mu {facts['mu']}, {settings['steps']} steps on the coordinates at "
+        f"rate {settings['rate']:g} ({settings['optimizer']})",
     )
 
 
-def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _augmentation(summary: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     copies = facts["augmentation_copies"]
     yield (
         "copies of each example",
-        f"{copies} ({stated}), whose gradients are averaged before clipping",
+        f"{copies} ({summary}), whose gradients are averaged before clipping",
     )
 
 

@@ -113,7 +113,7 @@ def _described(group: list[Event], share: float | None) -> Cost:
 def _noise(stored: dict[str, Any]) -> float | None:
     """The noise multiplier of a stored mechanism, or of the one inside."""
     inside = stored.get("event")
-    own = stored.get(
+    multiplier = stored.get(
         "noise_multiplier", inside.get("noise_multiplier") if isinstance(inside, dict) else None
     )
-    return float(own) if isinstance(own, int | float) else None
+    return float(multiplier) if isinstance(multiplier, int | float) else None

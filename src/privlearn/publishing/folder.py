@@ -236,9 +236,9 @@ def write(path: Path, files: dict[str, bytes]) -> None:
     """
     above = path.absolute().parent
     draft = above / f".privlearn-{secrets.token_hex(8)}"
-    made: list[Path] = []
+    new_folders: list[Path] = []
     try:
-        _make_parents(above, made)
+        _make_parents(above, new_folders)
         draft.mkdir()
         for name, content in files.items():
             with (draft / name).open("xb") as file:
@@ -246,19 +246,19 @@ def write(path: Path, files: dict[str, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         draft.rename(path)
-        made.clear()
+        new_folders.clear()
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written: {_reason(error)}. Nothing was left under that name"
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        for folder in reversed(made):
+        for folder in reversed(new_folders):
             with suppress(OSError):
                 folder.rmdir()  # other files may be in it by now
 
 
-def _make_parents(folder: Path, made: list[Path]) -> None:
+def _make_parents(folder: Path, new_folders: list[Path]) -> None:
     """Make `folder` and what is missing above it, and note it in `made`."""
     missing = []
     while not folder.exists():
@@ -266,7 +266,7 @@ def _make_parents(folder: Path, made: list[Path]) -> None:
         folder = folder.parent
     for part in reversed(missing):
         part.mkdir()
-        made.append(part)
+        new_folders.append(part)
 
 
 def _reason(error: Exception) -> str:

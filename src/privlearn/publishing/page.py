@@ -65,7 +65,7 @@ def write(said: Statement, checked: Verification) -> str:
     )
     style = resources.files(__package__).joinpath("card.css").read_text("utf-8")
     guarantee = said.guarantee
-    stated = (
+    claim = (
         guarantee.epsilon,
         guarantee.delta,
         guarantee.adjacency.value,
@@ -73,7 +73,7 @@ def write(said: Statement, checked: Verification) -> str:
         said.signed_by,
     )
     return (
-        f"{certificate.page_head(*stated)}"
+        f"{certificate.page_head(*claim)}"
         f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>\n{style}</style>\n</head>\n<body>\n<header>\n{_top(said)}\n"
@@ -272,9 +272,9 @@ def _quality(said: Statement) -> str:
 
 def _spent(said: Statement) -> str:
     listed = costs(_of_run(said), said.guarantee.delta)
-    if own := said.trained.card_words(said.facts).get("Releases"):
+    if words := said.trained.card_words(said.facts).get("Releases"):
         last = len(listed) - (said.paid is not None)  # that of the test figures keeps its name
-        listed = [replace(cost, what=own) for cost in listed[:last]] + listed[last:]
+        listed = [replace(cost, what=words) for cost in listed[:last]] + listed[last:]
     known = all(cost.share is not None for cost in listed)
     share = '<th scope="col">Share of the privacy loss</th>' if known else ""
     rows, first = "", 1
@@ -315,7 +315,9 @@ def _cost_row(cost: Cost, first: int, *, known: bool) -> str:
     last = first + cost.times - 1
     number = f"{first:,}" if last == first else f"{first:,} to {last:,}"
     noise = (
-        "" if cost.noise is None else " to ".join(dict.fromkeys(f"{own:.4g}" for own in cost.noise))
+        ""
+        if cost.noise is None
+        else " to ".join(dict.fromkeys(f"{multiplier:.4g}" for multiplier in cost.noise))
     )
     cells = f'<td class="number">{noise}</td>'
     if known:

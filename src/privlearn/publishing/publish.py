@@ -191,18 +191,14 @@ def _require_claimable(result: Result) -> None:
 
 def _require_no_diagnostics(*parts: object) -> None:
     """Refuse figures of a run that are for its curator's eyes."""
-    for given in parts:
-        if isinstance(given, PrivateDiagnostics):
+    for part in parts:
+        if isinstance(part, PrivateDiagnostics):
             raise BadInput(
                 "private diagnostics were passed to publish: they are not covered by the "
                 "guarantee; leave them out"
             )
         named = (
-            given.figures
-            if isinstance(given, Metrics)
-            else given
-            if isinstance(given, Mapping)
-            else {}
+            part.figures if isinstance(part, Metrics) else part if isinstance(part, Mapping) else {}
         )
         for name, value in named.items():
             if isinstance(value, PrivateFigure):
@@ -286,11 +282,13 @@ def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> N
         )
 
 
-def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> Metrics:
+def _metrics(metrics: Mapping[str, float] | Metrics | None, rows: int | None) -> Metrics:
     """Test metrics, with the number of rows that is given for them; 0: none is known."""
-    if not isinstance(given, Metrics):
-        given = Metrics({name: _figure(name, value) for name, value in (given or {}).items()}, 0)
-    return given if rows is None else replace(given, rows=count("test_rows", rows))
+    if not isinstance(metrics, Metrics):
+        metrics = Metrics(
+            {name: _figure(name, value) for name, value in (metrics or {}).items()}, 0
+        )
+    return metrics if rows is None else replace(metrics, rows=count("test_rows", rows))
 
 
 def _figure(name: str, value: Any) -> float:

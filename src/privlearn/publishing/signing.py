@@ -72,11 +72,11 @@ def make(path: str | Path) -> PublicKey:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    made = False
+    created = False
     try:
         # O_EXCL: nothing is overwritten, and no link is followed
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            made = True
+            created = True
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -85,7 +85,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
             f"{path} exists already: choose another name; a key is never overwritten"
         ) from None
     except (OSError, ValueError) as error:
-        if made:
+        if created:
             with suppress(OSError):
                 path.unlink()
         reason = getattr(error, "strerror", None) or error

@@ -250,19 +250,19 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) ->
     return problems
 
 
-def _bears_out(true: float, stated: Any, more: float) -> bool:
+def _bears_out(true: float, claimed: Any, more: float) -> bool:
     """Whether a price shows a stated epsilon to be true: it is that, or less by the share `more` at
     most.
     """
-    return _agrees(stated, true) or (
-        isinstance(stated, float) and true <= stated <= true * (1 + more)
+    return _agrees(claimed, true) or (
+        isinstance(claimed, float) and true <= claimed <= true * (1 + more)
     )
 
 
-def _agrees(stated: Any, true: float) -> bool:
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or abs(stated) > 1e300:
+def _agrees(claimed: Any, true: float) -> bool:
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float) or abs(claimed) > 1e300:
         return False
-    return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12)
+    return math.isclose(claimed, true, rel_tol=_AGREE, abs_tol=1e-12)
 
 
 def _card_contradictions(
@@ -274,11 +274,12 @@ def _card_contradictions(
     if not set(claim) >= _CLAIMS:
         return []  # reported already
     figures = (*(claim[name] for name in ("epsilon", "delta", "adjacency", "unit")), signed_by)
-    stated = ", ".join(
+    claim_text = ", ".join(
         f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency")
     )
     return [
-        f"{name} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"
+        f"{name} does not begin with what is certified: {claim_text}, signed by "
+        f"{signed_by or 'no one'}"
         for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
         if name in contents.files
         and not contents.files[name].startswith(head.encode(errors="replace"))
@@ -291,7 +292,7 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """
     facts = certificate["facts"]
     try:
-        stated = [_identity(part) for part in public_features(facts)]
+        certified = [_identity(part) for part in public_features(facts)]
     except (KeyError, TypeError, AttributeError):
         return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:
@@ -300,11 +301,11 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     except (ValueError, KeyError, TypeError, AttributeError):
         # what is wrong with it is reported already, or when a model is to be built from it
         configured = []
-    if configured == stated:
+    if configured == certified:
         return []
     return [
         (
-            f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and "
+            f"{CERTIFICATE} states other public features than {CONFIG}: {str(certified)[:80]} and "
             f"{str(configured)[:80]}"
         )
     ]

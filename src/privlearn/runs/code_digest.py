@@ -102,18 +102,18 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, nn.Module):
         yield "layers", str(value)
         yield from (
-            (f"state {name}", own)
-            for name, own in value.state_dict().items()
-            if isinstance(own, Tensor)
+            (f"state {name}", tensor)
+            for name, tensor in value.state_dict().items()
+            if isinstance(tensor, Tensor)
         )
-        classes = {name_of(type(own)): type(own) for own in value.modules()}
+        classes = {name_of(type(module)): type(module) for module in value.modules()}
         for name, kind in sorted(classes.items()):
             if not _is_torchs(kind):
                 yield f"forward {name}", kind.forward
     elif isinstance(value, Mapping):
-        yield from ((repr(name), own) for name, own in value.items())
+        yield from ((repr(name), element) for name, element in value.items())
     elif isinstance(value, list | tuple):
-        yield from ((str(number), own) for number, own in enumerate(value))
+        yield from ((str(number), element) for number, element in enumerate(value))
     elif isinstance(value, set | frozenset):
         yield "members", sorted(map(repr, value))
     else:

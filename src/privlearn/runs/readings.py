@@ -32,7 +32,7 @@ def readings_of(scheduler: LRScheduler) -> str:
         if name not in {"optimizer", *_set_by_methods(kind)}
     }
     functions = _functions_in(vars(scheduler), _DEEP)
-    inner = [own for own in _schedulers_in(vars(scheduler)) if own is not scheduler]
+    inner = [other for other in _schedulers_in(vars(scheduler)) if other is not scheduler]
     texts = [
         text for value in (settings, *functions) for text in _spelled(value, set(), set(), _DEEP)
     ]

@@ -89,8 +89,8 @@ class Repeats:
             BadInput: the same noise was drawn before, for something else, or with other settings of
                 the optimizer.
         """
-        own = fingerprint(values, places)
-        low, high = (own if places is None else self._world.total(own)).tolist()
+        words = fingerprint(values, places)
+        low, high = (words if places is None else self._world.total(words)).tolist()
         if self._file is None:
             return
         key = hashlib.blake2b(stream.key, digest_size=8, person=b"place").hexdigest()

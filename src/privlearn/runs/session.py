@@ -577,9 +577,11 @@ class TrainingSession(Session):
         """
         if self.world.size > 1 and (now or self.steps_done % COMPARED == 0):
             here = [
-                own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)
+                parameter.detach().cpu().contiguous().view(-1)
+                for parameter in parameters
+                if not is_shard(parameter)
             ]
-            bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
+            bits = (values.view(torch.uint8).numpy().tobytes() for values in here)
             self.world.require_alike(
                 f"the parameters after {self.steps_done} steps", b"".join(bits)
             )

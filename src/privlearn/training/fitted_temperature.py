@@ -133,14 +133,18 @@ def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         return None
-    last, made = layers[-1], []
-    handle = last.register_forward_hook(lambda module, inputs, output: made.append(output))
+    last, outputs = layers[-1], []
+    handle = last.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
         with torch.no_grad(), evaluating(network):
             out = network(row)
     finally:
         handle.remove()
     uses = sum(
-        own is last.weight for module in network.modules() for own in module._parameters.values()
+        parameter is last.weight
+        for module in network.modules()
+        for parameter in module._parameters.values()
     )
-    return last if uses == 1 and len(made) == 1 and made[0] is out and out.dim() == 2 else None
+    return (
+        last if uses == 1 and len(outputs) == 1 and outputs[0] is out and out.dim() == 2 else None
+    )

@@ -300,7 +300,10 @@ class Task:
         from privlearn.training.rules import learning_rate  # a default, which no guarantee rests on
 
         norm = (
-            math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+            math.sqrt(
+                sum(parameter.shape[0] for parameter in self.parameters if parameter.dim() > 1) / 3
+            )
+            or math.inf
         )
         rate = learning_rate("SGD", self.plan, self.examples, "a custom network", norm)
         return torch.optim.SGD(self.parameters, lr=rate)
@@ -335,7 +338,7 @@ class Task:
         with it.
         """
         copies = self.compute.augmentation
-        stated = {
+        public_facts = {
             **training_facts(
                 self.examples,
                 self.plan.epochs * self.steps,
@@ -361,10 +364,10 @@ class Task:
                 copies.transform if copies else None,
                 plan=self.plan,
                 microbatch=self.compute.microbatch,
-                **stated,
+                **public_facts,
             )
             session.code = {"code": code_digest(self.loss, copies, self.network)}
-        return stated
+        return public_facts
 
     def model(self) -> nn.Sequential:
         """The network behind its front, for evaluation, where it was; on the processor if a device
@@ -382,10 +385,10 @@ class Task:
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the table or the scans that rows came from."""
-        shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
+        shape, network_shape = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
         if self.indexed is not None and self.indexed.padded:
-            shape = own = self.indexed.stated[0]  # lengths are private
-        shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
+            shape = network_shape = self.indexed.stated[0]  # lengths are private
+        shapes = {"input_shape": list(shape), "network_input_shape": list(network_shape)}
         return shapes | self.data.origin()
 
 
