@@ -220,7 +220,8 @@ MUTANTS = [
         "the first process's ledger is charged last",
         ranks.Ranks.in_turn,
         "self.once(lambda: values.append(action()), what)",
-        "values.extend([action()] * bool(self.rank)); self.once(lambda: values.append(action()), what)",
+        "values.extend([action()] * bool(self.rank)); "
+        "self.once(lambda: values.append(action()), what)",
         REFUSED,
     ),
     Mutant(

@@ -609,7 +609,7 @@ def _key(state: dict[str, Any]) -> Any:
 
 
 def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    """Whether two tensors agree: bit for bit, or within a share of the largest number of `own`, if
+    """Whether two tensors agree: bit for bit, or within a share of the largest number of `ours`, if
     all are finite.
 
     Args:

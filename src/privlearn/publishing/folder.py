@@ -259,7 +259,7 @@ def write(path: Path, files: dict[str, bytes]) -> None:
 
 
 def _make_parents(folder: Path, new_folders: list[Path]) -> None:
-    """Make `folder` and what is missing above it, and note it in `made`."""
+    """Make `folder` and what is missing above it, and note it in `new_folders`."""
     missing = []
     while not folder.exists():
         missing.append(folder)
