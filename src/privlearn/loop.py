@@ -126,7 +126,7 @@ def make_private(
         PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
             to nothing.
     """
-    model = _unwrapped(model)
+    model = _unwrap(model)
     require_optimizer_of(optimizer, model)
     rows, batch_size = resampled(loader)
     options: dict[str, Any] = {name: settings.get(name) for name in _OWN}
@@ -158,7 +158,7 @@ def make_private(
     return run
 
 
-def _unwrapped(model: Any) -> nn.Module:
+def _unwrap(model: Any) -> nn.Module:
     """What torch.compile compiled or DistributedDataParallel holds; other wrappers are refused."""
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, nn.parallel.DistributedDataParallel):
@@ -214,14 +214,14 @@ def _plan(
         )
     examples = options["examples"] or rows
 
-    def solved(plan: Plan) -> Plan:
+    def solve_noise(plan: Plan) -> Plan:
         return (
             plan
             if noise is not None
             else plan.calibrate(epsilon=epsilon, delta=delta, rho=options["rho"])
         )
 
-    def made(
+    def plan_with(
         sampling: Sampler | str, mechanism: Correlation | str | None, adjacency: Adjacency | None
     ) -> Plan:
         plan = Plan(
@@ -235,17 +235,22 @@ def _plan(
         )
         correlations = _correlations(mechanism, chosen=noise is None)
         return with_least_noise(
-            plan, correlations, solved, examples, adjust=isinstance(sampling, str)
+            plan, correlations, solve_noise, examples, adjust=isinstance(sampling, str)
         )
 
     sampling = options["sampling"] or "poisson"
     adjacency = None if options["adjacency"] is None else Adjacency.parse(options["adjacency"])
     if sampling != best_sampling.BEST:
-        return made(sampling, options["mechanism"], adjacency)
+        return plan_with(sampling, options["mechanism"], adjacency)
     if noise is not None:
         raise BadInput(best_sampling.NO_TARGET)
     return best_sampling.least(
-        made, lambda plan: plan, examples, options["mechanism"], adjacency, correlated=correlated
+        plan_with,
+        lambda plan: plan,
+        examples,
+        options["mechanism"],
+        adjacency,
+        correlated=correlated,
     )
 
 

@@ -163,7 +163,7 @@ def evaluate(
         )
     network = model.model if isinstance(model, Result) else model
     if paid is not None:
-        return _released(network, x, y, paid, ledger, streams)
+        return _release(network, x, y, paid, ledger, streams)
     if ledger is not None or streams is not None:
         raise BadInput(
             "ledger or streams was given without paid: exact metrics are charged nowhere; leave "
@@ -287,7 +287,7 @@ def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
     return float(np.abs(gaps).sum() / len(confidences))
 
 
-def _released(
+def _release(
     network: nn.Module,
     x: Tensor,
     y: Tensor,

@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         "a part goes on behind an early end",
         replaying._Part.due,
-        "or self._taken == self._left",
+        "or self._taken == self._end_step",
         "",
         ELSEWHERE,
     ),

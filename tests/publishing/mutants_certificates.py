@@ -28,14 +28,14 @@ SIGNED, MESSAGE = (
 MUTANTS = [
     Mutant(
         "the last part's digest is passed over",
-        verify._changed_parts,
+        verify._find_changed_parts,
         "for part in PARTS\n",
         "for part in PARTS[:-1]\n",
         DIGESTED,
     ),
     Mutant(
         "the first part's digest is passed over",
-        verify._changed_parts,
+        verify._find_changed_parts,
         "for part in PARTS\n",
         "for part in PARTS[1:]\n",
         DIGESTED,
@@ -94,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         "the configuration is not hashed",
-        verify._changed_files,
+        verify._find_changed_files,
         "for name in expected\n",
         "for name in (CARD,)\n",
         COMPARED,

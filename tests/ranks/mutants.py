@@ -123,9 +123,9 @@ MUTANTS = [
     Mutant(
         "a process without examples skips the step",
         ranks.Ranks.parts,
-        'require_alike = self._compared("the batch that was drawn"',
+        'require_alike = self._begin_comparing("the batch that was drawn"',
         "if not len(self.own(examples)): return\n"
-        '    require_alike = self._compared("the batch that was drawn"',
+        '    require_alike = self._begin_comparing("the batch that was drawn"',
         EMPTY,
     ),
     Mutant(

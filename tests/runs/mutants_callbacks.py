@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant(
         "an error of a callback ends the run quietly",
         callbacks.Callbacks._call,
-        "getattr(callback, name, _nothing)(progress)",
-        "\n                try: getattr(callback, name, _nothing)(progress)\n"
+        "getattr(callback, name, _do_nothing)(progress)",
+        "\n                try: getattr(callback, name, _do_nothing)(progress)\n"
         "                except Exception: progress.stop()",
         "check_errors_of_callbacks_lose_nothing",
     ),

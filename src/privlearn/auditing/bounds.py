@@ -164,13 +164,13 @@ def epsilon_of_form(
         delta: where epsilon is stated.
     """
 
-    def refuted(factor: float) -> bool:
+    def refute(factor: float) -> bool:
         return refuted_by(tradeoff(event(factor * noise), adjacency))
 
-    if not refuted(_FURTHEST):
+    if not refute(_FURTHEST):
         return 0.0
     low, high = 1 / _FURTHEST, _FURTHEST  # of the two, the noise at `high` is refuted
     while high / low > 1 + _ACCURACY:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if refuted(middle) else (middle, high)
+        low, high = (low, middle) if refute(middle) else (middle, high)
     return accountant.guarantees(event(high * noise), adjacency, delta)[0].epsilon

@@ -210,7 +210,7 @@ def replay(
     taken, bound = recording.taken, (recording.secret.commitment, recording.challenge)
     lengths = [0, *(after - before for before, after in pairwise(taken))]  # of each part
     long = [number for number, length in enumerate(lengths) if length]
-    chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
+    chosen = _choose(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
     parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
     compared = _Compared(["the rows, with their commitment"] if data is not None else [])
     if data is None:
@@ -271,7 +271,7 @@ def _generator(choice: bytes | None, recording: Recording) -> np.random.Generato
     return np.random.default_rng(int.from_bytes(seed, "big"))
 
 
-def _chosen(
+def _choose(
     parts: Sequence[int], lengths: Sequence[int], steps: int, rng: np.random.Generator
 ) -> list[int]:
     """Parts in a random order, until they have so many steps."""
@@ -432,10 +432,10 @@ class _Part(_Recorded):
         """Whether the part ends here: after as many steps as lie between two states, or where the
         run was left.
         """
-        return self._taken - self._begun >= self._recording.between or self._taken == self._left
+        return self._taken - self._begun >= self._recording.between or self._taken == self._end_step
 
     @cached_property
-    def _left(self) -> int | None:
+    def _end_step(self) -> int | None:
         return self.left_at
 
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
@@ -613,7 +613,7 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
     all are finite.
 
     Args:
-        own: what was computed again.
+        ours: what was computed again.
         theirs: what was stated.
         tolerance: the share.
     """

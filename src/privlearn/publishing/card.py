@@ -79,7 +79,7 @@ def write(said: Statement) -> str:
         named = {name.replace("_", " "): metrics.text(name) for name in metrics.figures}
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
-    lines += _choosing(said.plan, facts) + _training(said, said.trained)
+    lines += _describe_choice(said.plan, facts) + _describe_training(said, said.trained)
     lines += ["## Use", "", "```", *map(for_code, commands(said)), "```", "", reading(facts), ""]
     if said.audit is not None:
         lines += [said.audit.to_markdown()]
@@ -177,7 +177,7 @@ def _signature(signed_by: str | None) -> list[str]:
     ]
 
 
-def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
+def _describe_choice(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     """How the parameters were chosen, where the plan is one of several trainings."""
     if plan.trained(facts) is plan:
         return []
@@ -198,7 +198,7 @@ def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _training(said: Statement, plan: AbstractPlan) -> list[str]:
+def _describe_training(said: Statement, plan: AbstractPlan) -> list[str]:
     """How it was trained: what the plan says, and what only the run could tell."""
     return [
         "## How it was trained",
@@ -220,7 +220,7 @@ def settings(said: Statement, plan: AbstractPlan) -> list[tuple[str, str]]:
         ("method", said.facts["method"]),
         ("network", said.model or "given in Python"),
         *plan.rows(),
-        *_stated_rows(plan, said.facts),
+        *_list_rows(plan, said.facts),
         ("epsilon computed by", said.guarantee.method),
     ]
 
@@ -229,7 +229,7 @@ def _row(label: str, text: str) -> str:
     return f"| {for_markdown(label)} | {for_markdown(text)} |"
 
 
-def _stated_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:

@@ -234,7 +234,7 @@ def stated(
         )
     if not ledger.adaptive and tally(ledger.claim) == tally(described):
         return ledger.claim, ledger.guarantee(delta), None
-    price = _priced(described, ledger, delta)
+    price = _price(described, ledger, delta)
     if ledger.adaptive and ledger.budget is None:
         return compose([described]), price, figures(ALONE, price)
     return (
@@ -357,7 +357,7 @@ def card_lines(said: dict[str, Any]) -> list[str]:
     return [texts[said["runs"]], ""]
 
 
-def _priced(event: Event, ledger: Ledger, delta: float) -> Guarantee:
+def _price(event: Event, ledger: Ledger, delta: float) -> Guarantee:
     assert ledger.adjacency is not None
     unit = ledger.unit
     priced = accountant.guarantee(event, ledger.adjacency, delta, unit.group_size)

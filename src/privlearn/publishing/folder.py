@@ -95,7 +95,7 @@ def read(folder: str | Path) -> Contents:
             problems.append(str(error))
     heavy = weights_in(names)
     try:
-        with _opened(path / heavy) as file:
+        with _open(path / heavy) as file:
             wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
             file.seek(0)
             digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -125,7 +125,7 @@ def weights(contents: Contents) -> bytes:
     """
     name = weights_in(contents.names)
     try:
-        with _opened(contents.path / name) as file:
+        with _open(contents.path / name) as file:
             content = file.read()
     except _Unreadable as error:
         raise CertificateMismatch(
@@ -160,7 +160,7 @@ class _Unreadable(Exception):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
+def _open(path: Path) -> Iterator[BufferedReader]:
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
             raise _Unreadable(
@@ -177,7 +177,7 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def _small(path: Path, most: int) -> bytes:
-    with _opened(path) as file:
+    with _open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise _Unreadable(f"{path.name} is larger than {most >> 20} MiB")

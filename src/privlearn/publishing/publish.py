@@ -152,7 +152,7 @@ def publish(
     files = (
         {WEIGHTS: _weights(result), CONFIG: _json(config)}
         if weights is None
-        else _completed(weights, config)
+        else _complete_weights(weights, config)
     )
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
@@ -218,7 +218,7 @@ def _complete(
     speaks of them.
     """
 
-    def certified(files: dict[str, bytes]) -> dict[str, bytes]:
+    def certify(files: dict[str, bytes]) -> dict[str, bytes]:
         body = certificate.make(
             said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others
         )
@@ -228,8 +228,8 @@ def _complete(
     files = files | {CARD: card.write(said).encode()} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
-    checked = verify_contents(folder.in_memory(path, certified(files)))
-    return certified(files | {PAGE: page.write(said, checked).encode()})
+    checked = verify_contents(folder.in_memory(path, certify(files)))
+    return certify(files | {PAGE: page.write(said, checked).encode()})
 
 
 def _require_publishable(audit: AuditReport | None) -> None:
@@ -246,7 +246,7 @@ def _require_publishable(audit: AuditReport | None) -> None:
         )
 
 
-def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:
+def _complete_weights(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:
     """Files of another library's form, and in its configuration what privlearn's own says."""
     if {*weights, CONFIG, CARD} not in (MODEL_FILES, ADAPTER_FILES):
         raise BadInput(

@@ -113,7 +113,7 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     certificate = parse(contents.files[CERTIFICATE])
     claim = certificate["claim"] if isinstance(certificate["claim"], dict) else {}
     problems, signed_by = _signature(certificate, trusted)
-    problems += _changed_parts(certificate) + _changed_files(contents, certificate)
+    problems += _find_changed_parts(certificate) + _find_changed_files(contents, certificate)
     strangers, hidden = _strangers(contents)
     problems += strangers + unfit_files(contents)
     guarantee = None
@@ -181,7 +181,7 @@ def _signature(
     return [], signer.fingerprint
 
 
-def _changed_parts(certificate: dict[str, Any]) -> list[str]:
+def _find_changed_parts(certificate: dict[str, Any]) -> list[str]:
     digests = certificate["digests"]
     if not isinstance(digests, dict) or set(digests) != set(PARTS):
         return [f"{CERTIFICATE} has no digests of its parts {', '.join(PARTS)}"]
@@ -194,7 +194,7 @@ def _changed_parts(certificate: dict[str, Any]) -> list[str]:
     ]
 
 
-def _changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
+def _find_changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
     files = certificate["files"]
     expected = sorted(contents.names, reverse=True)
     if not isinstance(files, dict) or set(files) != set(expected):

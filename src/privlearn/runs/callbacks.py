@@ -197,7 +197,7 @@ class Callbacks:
         self._last = progress = self._progress(epoch, number, noise_multiplier)
         for name in _METHODS[: 1 + last]:
             for callback in self._all:
-                getattr(callback, name, _nothing)(progress)
+                getattr(callback, name, _do_nothing)(progress)
         return progress._stopping
 
     def _progress(
@@ -221,7 +221,7 @@ class Callbacks:
         progress = self._last or self._progress(plan.epochs - 1, steps_done, None)
         for callback in self._all:
             try:
-                getattr(callback, "on_end", _nothing)(progress)
+                getattr(callback, "on_end", _do_nothing)(progress)
             except Exception as error:
                 warnings.warn(
                     f"on_end of a {type(callback).__name__} failed: {type(error).__name__}: "
@@ -232,5 +232,5 @@ class Callbacks:
         return result
 
 
-def _nothing(progress: TrainingProgress) -> None:
+def _do_nothing(progress: TrainingProgress) -> None:
     """What a callback without a method does."""

@@ -32,7 +32,7 @@ def code_digest(*values: Any) -> str:
     """
     seen = set[int]()
     return hashlib.sha256(
-        "\n".join(_spelled(value, _DEEP, seen) for value in values).encode()
+        "\n".join(_spell(value, _DEEP, seen) for value in values).encode()
     ).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _of_code(code: CodeType) -> bytes:
     return b"\n".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 
-def _spelled(value: Any, depth: int, seen: set[int]) -> str:
+def _spell(value: Any, depth: int, seen: set[int]) -> str:
     """A value as a text that differs where it does, down to so many levels; in full only where it
     is met first.
     """
@@ -83,7 +83,7 @@ def _spelled(value: Any, depth: int, seen: set[int]) -> str:
     if depth <= 0 or id(value) in seen:
         return kind
     seen.add(id(value))
-    parts = (f"{name}: {_spelled(part, depth - 1, seen)}" for name, part in _parts_of(value))
+    parts = (f"{name}: {_spell(part, depth - 1, seen)}" for name, part in _parts_of(value))
     return f"{kind} {{{', '.join(parts)}}}"
 
 

@@ -47,7 +47,7 @@ class Flag:
     candidate: bool = False
 
 
-def _declared(
+def _declare(
     *flags: Flag, methods: tuple[str, ...], group: str = "", unit: str = "", why: str = ""
 ) -> dict[str, Any]:
     """The metadata of a field of `ComputeConfig`.
@@ -106,7 +106,7 @@ class ComputeConfig:
 
     microbatch: int | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag(
                 "microbatch",
                 "N|auto",
@@ -123,7 +123,7 @@ class ComputeConfig:
     )
     device: str | torch.device | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag("device", "D", "where to compute: cpu (default) or cuda"),
             methods=("dpsgd", "dpmac"),
             group="the run",
@@ -131,7 +131,7 @@ class ComputeConfig:
     )
     precision: str = field(
         default="float32",
-        metadata=_declared(
+        metadata=_declare(
             Flag("precision", "P", "float32 (default), or bf16 to run the model in bfloat16"),
             methods=("dpsgd",),
             group="the run",
@@ -139,7 +139,7 @@ class ComputeConfig:
     )
     augmentation: Augmentation | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag(
                 "views",
                 "K",
@@ -162,13 +162,13 @@ class ComputeConfig:
     )
     world: World | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             methods=("dpsgd",), why="torchrun starts the processes, and says how many there are"
         ),
     )
     post_processing: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=_declared(
+        metadata=_declare(
             methods=("dpsgd",), why="each row of runs.post_processing is an option by its own name"
         ),
     )

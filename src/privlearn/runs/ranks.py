@@ -126,7 +126,7 @@ class Ranks(World):
         """This process's examples at once; or shard by shard: an empty shard, too, is a part of the
         sum.
         """
-        require_alike = self._compared("the batch that was drawn", examples.tobytes())
+        require_alike = self._begin_comparing("the batch that was drawn", examples.tobytes())
         if self.sharded:
             sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
             spare = [totals]
@@ -254,9 +254,9 @@ class Ranks(World):
 
     def require_alike(self, what: str, value: bytes) -> None:
         """Raise in all processes unless they have the same `value`."""
-        self._compared(what, value)()
+        self._begin_comparing(what, value)()
 
-    def _compared(self, what: str, value: bytes) -> Callable[[], None]:
+    def _begin_comparing(self, what: str, value: bytes) -> Callable[[], None]:
         """Begin to compare `value`; what is returned raises unless all processes have the same."""
         if self.size == 1:
             return lambda: None

@@ -31,13 +31,13 @@ def read(source: Any, sampling: Sampler, *, whole: bool) -> Any:
     if isinstance(source, DataLoader):
         workers = source.num_workers
         source = dataset_of(source, sampling)
-    if hasattr(source, "with_format") and _indexed(source):
+    if hasattr(source, "with_format") and _is_map_style(source):
         source = NumberedRows(source)
     if (
         isinstance(source, TorchDataset)
         and not isinstance(source, TensorDataset)
         and not whole
-        and _indexed(source)
+        and _is_map_style(source)
     ):
         return DatasetRows(source, workers=workers)
     return source
@@ -73,5 +73,5 @@ def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
     return loader.dataset
 
 
-def _indexed(data: Any) -> bool:
+def _is_map_style(data: Any) -> bool:
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")

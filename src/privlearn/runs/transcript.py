@@ -217,7 +217,7 @@ class Transcript(Checkpoint):
         """
         if not self.path.exists():
             return None
-        if self._closed.exists():
+        if self._end_marker.exists():
             raise BadInput(
                 f"{self.folder} holds the transcript of a run that is over, whose keys are used "
                 "up: commit anew, in another folder"
@@ -295,7 +295,7 @@ class Transcript(Checkpoint):
         """The run is over: nothing can be added, and its keys are not used again."""
         self._close()
         if self.path.exists():
-            self._closed.touch()
+            self._end_marker.touch()
 
     def _close(self) -> None:
         super()._close()
@@ -303,7 +303,7 @@ class Transcript(Checkpoint):
             self._writing.join()  # an interruption loses no state that was begun
 
     @property
-    def _closed(self) -> Path:
+    def _end_marker(self) -> Path:
         return self.folder / "closed"
 
 

@@ -93,7 +93,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     rows = plan.rows_per_person or 1
     batch = max(1, math.ceil(plan.sampling.expected_batch_size(settled.facts.examples)))
     size = min(batch * rows, _MOST_EXAMPLES)
-    made_up = _made_up(settled, data, 2 * size)
+    made_up = _make_rows(settled, data, 2 * size)
     chosen_loss = loss or head.loss(request)
     # Half of twice as many: batches differ in size, as those of the run do.
     trial = Plan(
@@ -137,7 +137,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     )
 
 
-def _made_up(settled: Settled, data: Dataset, size: int) -> Dataset:
+def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:
     """Made-up rows as the network gets them, with the first class, or the number 0, as targets."""
     shape = shape_after(settled.plan.front, tuple(np.shape(data.x)[1:]))
     kind = torch.as_tensor(data.x[:0]).dtype

@@ -307,7 +307,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
             "(with delta=D) or rho=R"
         )
 
-    def solved(plan: Plan) -> Plan:
+    def solve_noise(plan: Plan) -> Plan:
         return plan if target is None else _solve(request, plan, facts.examples)
 
     mechanisms = matrices.choices(request.mechanism)
@@ -326,7 +326,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     return Settled(
         request,
         facts,
-        solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free),
+        solving.with_least_noise(plan, mechanisms, solve_noise, facts.examples, adjust=free),
     )
 
 

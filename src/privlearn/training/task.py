@@ -358,7 +358,7 @@ class Task:
             session.facts = facts(
                 self.network,
                 self.loss,
-                _digested(self.rows) if self.indexed else (self.front.rows, self.y),
+                _pick_rows(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons,
                 self.validation,
                 copies.transform if copies else None,
@@ -400,7 +400,7 @@ def _name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
     return name_meeting(model, rows)
 
 
-def _digested(rows: Rows) -> Leaves:
+def _pick_rows(rows: Rows) -> Leaves:
     """Some rows, evenly spread: those that a resumed run compares."""
     leaves: list[Tensor] = []
     for row in torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long()[:, None]:
@@ -527,7 +527,7 @@ class Epoch:
     ) -> None:
         self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
         self.done = False
-        self._batches = self._drawn(session, task)
+        self._batches = self._draw(session, task)
 
     def __iter__(self) -> Iterator[Batch]:
         return self._batches
@@ -554,7 +554,7 @@ class Epoch:
             f"{self.noise_multiplier:.4g})"
         )
 
-    def _drawn(self, session: TrainingSession, task: Task) -> Generator[Batch]:
+    def _draw(self, session: TrainingSession, task: Task) -> Generator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
             session.keep(step)

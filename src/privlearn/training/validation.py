@@ -161,7 +161,7 @@ def reacting_noise(task: Task, session: TrainingSession) -> ReactingNoise:
             (answers(through(task.front.modules, public[0]), public[1]) == 1).double().mean()
         )
 
-    def charged(account: Account, x: Tensor, y: Tensor) -> float:
+    def charge_score(account: Account, x: Tensor, y: Tensor) -> float:
         assert schedule.noise is not None
         (sample,) = FullBatch().draw(task.present)
         counted = answers.count(sample, x, y, plan.neighbours, task.persons)
@@ -171,7 +171,7 @@ def reacting_noise(task: Task, session: TrainingSession) -> ReactingNoise:
         return min(1.0, max(0.0, HALF + float(noisy) / task.examples))
 
     def validate(account: Account, x: Tensor, y: Tensor) -> float:
-        score = charged(account, x, y) if public is None else on_public_rows(account, x, y)
+        score = charge_score(account, x, y) if public is None else on_public_rows(account, x, y)
         return session.world.once(lambda: score, "the accuracy")
 
     facts = {
