@@ -261,9 +261,8 @@ def _public_text(features: dict[str, Any]) -> str:
 def _optimizer(settings: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # it counts relative to its own start
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])
-    prefix = "made with " * (
-        rates == SCRIPTS_RATES
-    )  # a scheduler of torch may begin at another rate
+    # a scheduler of torch may begin at another rate
+    prefix = "made with " * (rates == SCRIPTS_RATES)
     yield (
         "optimizer",
         f"{settings['name']}, {prefix}learning rate {settings.get('lr', 0):.4g}, schedule {rates}",
@@ -313,33 +312,31 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "public_features": _public_features,
     "public_start": _public_start,
     "optimizer": _optimizer,
-    "steps": lambda stated, facts: iter([("steps", f"{stated}, on {facts['examples']} examples")]),
-    "processes": lambda stated, _: iter(
-        [("processes", f"{stated}, which together took each step")]
-    ),
+    "steps": lambda value, facts: iter([("steps", f"{value}, on {facts['examples']} examples")]),
+    "processes": lambda value, _: iter([("processes", f"{value}, which together took each step")]),
     "left_early": lambda _, __: iter(
         [("left early", "yes; the claim is for all steps of the plan")]
     ),
     "noise_multipliers": _noise_multipliers,
-    "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
+    "validation": lambda value, _: iter([("validated on", f"{value['rows']} rows")]),
     "augmentation": _augmentation,
-    "task": lambda stated, _: iter([("task", stated)]),
-    "target_bounds": lambda stated, _: iter(
-        [("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]
+    "task": lambda value, _: iter([("task", value)]),
+    "target_bounds": lambda value, _: iter(
+        [("target", f"numbers in [{value[0]:g}, {value[1]:g}], clipped to it")]
     ),
-    "class_weights": lambda stated, _: iter(
-        [("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]
+    "class_weights": lambda value, _: iter(
+        [("weights of the classes", ", ".join(f"{weight:.4g}" for weight in value))]
     ),
-    "rates_declared_public": lambda stated, _: iter(
-        [("learning rates follow numbers that the publisher declares public", "; ".join(stated))]
+    "rates_declared_public": lambda value, _: iter(
+        [("learning rates follow numbers that the publisher declares public", "; ".join(value))]
     ),
-    "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
-    "fitted_temperature": lambda stated, _: iter(
-        [("scores were divided by", f"{stated:.4g}, the temperature")]
+    "label_smoothing": lambda value, _: iter([("label smoothing", f"{value:g}")]),
+    "fitted_temperature": lambda value, _: iter(
+        [("scores were divided by", f"{value:.4g}, the temperature")]
     ),
     "coordinates": _coordinates,
-    "transcript": lambda stated, _: iter(
-        [("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]
+    "transcript": lambda value, _: iter(
+        [("transcript", f"kept for an auditor, digest {value['digest'][:16]}")]
     ),
 }
 

@@ -341,16 +341,16 @@ def large_delta(facts: dict[str, Any], delta: float) -> str:
 
 def card_lines(said: dict[str, Any]) -> list[str]:
     """What the card says of other runs."""
-    price = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
+    price_text = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
     other = "The ledger behind this model also holds other runs on the same data"
     texts = {
         FIXED: (
             f"{other}, all fixed before the first release: the guarantee is for all of them "
-            f"together. {price}"
+            f"together. {price_text}"
         ),
         ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is "
         "the limit that the ledger was begun with, for all of them together, whatever was "
-        f"spent of it. {price}",
+        f"spent of it. {price_text}",
         ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. "
         "The guarantee is for this run alone; there is none for all of them together.",
     }

@@ -20,7 +20,7 @@ def read(source: Any, sampling: Sampler, *, whole: bool) -> Any:
     """What a loader loads, or a data set: fetched by index if it is map-style, else as it is.
 
     Args:
-        given: a data set or a loader.
+        source: a data set or a loader.
         sampling: of the plan.
         whole: whether something computes on all rows, so that none are fetched by index.
 
