@@ -126,39 +126,39 @@ def make_private(
         PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
             to nothing.
     """
-    model = _unwrapped(model)
+    model = _unwrap(model)
     require_optimizer_of(optimizer, model)
     rows, batch_size = resampled(loader)
-    own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
+    options: dict[str, Any] = {name: settings.get(name) for name in _OWN}
     computed = {name: value for name, value in settings.items() if name not in _OWN}
     config = ComputeConfig.of(computed, (*_TARGET, *sorted(_OWN)))
-    correlated = _tries_correlated(optimizer, own["streams"], config)
+    correlated = _tries_correlated(optimizer, options["streams"], config)
     plan = _plan(
-        own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated
+        options, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated
     )
-    loss = own["loss"]
+    loss = options["loss"]
     run = Run(
         plan,
         model,
         None if loss is None else of_model(loss),
         rows,
         optimizer=optimizer,
-        learning_rate_schedule=own["learning_rate_schedule"] or Constant(),
-        ledger=own["ledger"],
-        streams=own["streams"],
-        checkpoint=own["checkpoint"],
+        learning_rate_schedule=options["learning_rate_schedule"] or Constant(),
+        ledger=options["ledger"],
+        streams=options["streams"],
+        checkpoint=options["checkpoint"],
         delta=delta,
         config=config,
     )
     run.task.losses_take_model = True
     if (plan.budget or run.ledger.budget) is None:
         # of a target the session warns
-        for warning in hollow(None, delta, own["examples"] or len(rows)):
+        for warning in hollow(None, delta, options["examples"] or len(rows)):
             warn(warning)
     return run
 
 
-def _unwrapped(model: Any) -> nn.Module:
+def _unwrap(model: Any) -> nn.Module:
     """What torch.compile compiled or DistributedDataParallel holds; other wrappers are refused."""
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, nn.parallel.DistributedDataParallel):
@@ -175,7 +175,7 @@ def _unwrapped(model: Any) -> nn.Module:
 
 
 def _plan(
-    own: dict[str, Any],
+    options: dict[str, Any],
     epochs: int,
     epsilon: float | None,
     delta: float | None,
@@ -188,7 +188,7 @@ def _plan(
     """The plan that the arguments of `make_private` describe; `correlated` says what `best`
     tries.
     """
-    clip, noise, schedule = own["clip"], own["noise_multiplier"], own["schedule"]
+    clip, noise, schedule = options["clip"], options["noise_multiplier"], options["schedule"]
     if (clip is None) == (norm is None):
         raise BadInput(
             "expected one of max_grad_norm=C, the clipping norm, and clip=, such as pv.Flat(1.0): "
@@ -196,8 +196,12 @@ def _plan(
         )
     targets = [
         name
-        for name, given in (("epsilon", epsilon), ("rho", own["rho"]), ("noise_multiplier", noise))
-        if given
+        for name, value in (
+            ("epsilon", epsilon),
+            ("rho", options["rho"]),
+            ("noise_multiplier", noise),
+        )
+        if value
     ]
     if len(targets) != 1:
         raise BadInput(
@@ -208,16 +212,16 @@ def _plan(
         raise BadInput(
             "noise_multiplier and schedule= both say what the noise is: give one of them"
         )
-    examples = own["examples"] or rows
+    examples = options["examples"] or rows
 
-    def solved(plan: Plan) -> Plan:
+    def solve_noise(plan: Plan) -> Plan:
         return (
             plan
             if noise is not None
-            else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])
+            else plan.calibrate(epsilon=epsilon, delta=delta, rho=options["rho"])
         )
 
-    def made(
+    def plan_with(
         sampling: Sampler | str, mechanism: Correlation | str | None, adjacency: Adjacency | None
     ) -> Plan:
         plan = Plan(
@@ -226,22 +230,27 @@ def _plan(
             schedule=schedule or (Constant() if noise is None else Constant(noise)),
             clip=clip or Flat(norm or 0.0),
             adjacency=adjacency,
-            examples=own["examples"],
-            group_size=own["group_size"] or 1,
+            examples=options["examples"],
+            group_size=options["group_size"] or 1,
         )
         correlations = _correlations(mechanism, chosen=noise is None)
         return with_least_noise(
-            plan, correlations, solved, examples, adjust=isinstance(sampling, str)
+            plan, correlations, solve_noise, examples, adjust=isinstance(sampling, str)
         )
 
-    sampling = own["sampling"] or "poisson"
-    adjacency = None if own["adjacency"] is None else Adjacency.parse(own["adjacency"])
+    sampling = options["sampling"] or "poisson"
+    adjacency = None if options["adjacency"] is None else Adjacency.parse(options["adjacency"])
     if sampling != best_sampling.BEST:
-        return made(sampling, own["mechanism"], adjacency)
+        return plan_with(sampling, options["mechanism"], adjacency)
     if noise is not None:
         raise BadInput(best_sampling.NO_TARGET)
     return best_sampling.least(
-        made, lambda plan: plan, examples, own["mechanism"], adjacency, correlated=correlated
+        plan_with,
+        lambda plan: plan,
+        examples,
+        options["mechanism"],
+        adjacency,
+        correlated=correlated,
     )
 
 
@@ -253,14 +262,16 @@ def _tries_correlated(optimizer: Any, streams: Streams | None, config: ComputeCo
     return type(optimizer) is optim.SGD and not discrete and world_of(config).size == 1
 
 
-def _correlations(given: Correlation | str | None, *, chosen: bool) -> Sequence[Correlation | None]:
+def _correlations(
+    mechanism: Correlation | str | None, *, chosen: bool
+) -> Sequence[Correlation | None]:
     """What a mechanism leaves open: several numbers of bands, say, where the noise is solved
     for.
     """
-    correlations = matrices.choices(given)
+    correlations = matrices.choices(mechanism)
     if len(correlations) > 1 and not chosen:
         raise BadInput(
-            f"the mechanism {given!r} leaves a number open, which is chosen where the noise is "
+            f"the mechanism {mechanism!r} leaves a number open, which is chosen where the noise is "
             f"solved for: say {matrices.spec(correlations[-1])}, or give epsilon= in place of "
             "noise_multiplier="
         )

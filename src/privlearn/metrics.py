@@ -163,7 +163,7 @@ def evaluate(
         )
     network = model.model if isinstance(model, Result) else model
     if paid is not None:
-        return _released(network, x, y, paid, ledger, streams)
+        return _release(network, x, y, paid, ledger, streams)
     if ledger is not None or streams is not None:
         raise BadInput(
             "ledger or streams was given without paid: exact metrics are charged nowhere; leave "
@@ -271,7 +271,7 @@ def of_labels(outputs: Tensor, y: Tensor) -> Metrics:
     figures = {"subset_accuracy": float((predicted == truth).all(1).mean())}
     if both:
         figures["auc"] = float(
-            np.mean([roc_auc_score(truth[:, own], scores[:, own]) for own in both])
+            np.mean([roc_auc_score(truth[:, column], scores[:, column]) for column in both])
         )
     figures["f1"] = float(f1_score(truth, predicted, average="micro", zero_division=0.0))
     figures["log_loss"] = float(np.logaddexp(0, np.where(truth == 1, -scores, scores)).mean())
@@ -287,7 +287,7 @@ def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
     return float(np.abs(gaps).sum() / len(confidences))
 
 
-def _released(
+def _release(
     network: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -324,9 +324,9 @@ def _released(
     # Where neighbours differ in the number of rows, it is private.
     counted = noisy[0].sum() if isinstance(plan, MetricsPlan) else noisy[0][-1]
     rows = len(y) if plan.neighbours is not Adjacency.ADD_REMOVE else max(1, round(float(counted)))
-    made = cast(Any, of_released if isinstance(plan, MetricsPlan) else of_released_values)
-    figures = made(*noisy, plan, rows, deviation)
-    again_made = made if isinstance(plan, MetricsPlan) else partial(made, least=-1.0)
+    figures_of = cast(Any, of_released if isinstance(plan, MetricsPlan) else of_released_values)
+    figures = figures_of(*noisy, plan, rows, deviation)
+    again_made = figures_of if isinstance(plan, MetricsPlan) else partial(figures_of, least=-1.0)
     redrawn = np.random.default_rng(0)  # of released numbers alone: anyone could do it
     again = []
     for _ in range(_REDRAWS):

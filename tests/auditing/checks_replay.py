@@ -25,7 +25,7 @@ import privlearn as pv
 from privlearn._storage import write_durably
 from privlearn.auditing import Replay, Transcript, commit, is_committed, proof_of_row, replay
 from privlearn.auditing.commitment import Tree
-from privlearn.auditing.replaying import _chosen
+from privlearn.auditing.replaying import _choose
 from privlearn.cli.commands import replay as command
 from privlearn.cli.request import Request
 from privlearn.core.mechanisms.release import release
@@ -600,7 +600,7 @@ def check_forged_parts_pass_as_often_as_said() -> None:
     for forged in (1, 2, 10):
         caught = 0
         for _ in range(400):
-            chosen = _chosen(range(1, 51), lengths, 50, rng)
+            chosen = _choose(range(1, 51), lengths, 50, rng)
             assert len(set(chosen)) == 3
             caught += any(part <= forged for part in chosen)
         expected = 1 - math.comb(50 - forged, 3) / math.comb(50, 3)

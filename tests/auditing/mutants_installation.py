@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         "weights are not compared",
-        verify._changed_files,
+        verify._find_changed_files,
         "return ",
         "return [] and ",
         of("what_is_published_verifies"),

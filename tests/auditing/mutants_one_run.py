@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         "the best of several shares, without correction",
         one_run.OneRun.of,
-        " / len(made))",
+        " / len(outcomes))",
         ")",
         OFTEN,
     ),

@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         "a part goes on behind an early end",
         replaying._Part.due,
-        "or self._taken == self._left",
+        "or self._taken == self._end_step",
         "",
         ELSEWHERE,
     ),
@@ -93,14 +93,14 @@ MUTANTS = [
     Mutant(
         "infinite weights pass a tolerance",
         replaying._close,
-        "if not bool(own.isfinite()",
-        "if False and (own",
+        "if not bool(ours.isfinite()",
+        "if False and (ours",
         FINITE,
     ),
     Mutant(
         "a published number makes room for others",
         replaying._close,
-        "float(own.abs().max())",
+        "float(ours.abs().max())",
         "float(theirs.abs().max())",
         FINITE,
     ),

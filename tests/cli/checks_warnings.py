@@ -41,7 +41,7 @@ SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call
 #: `warn`.
 RETURNING = [
-    f"{f.__module__}:{f.__name__}" for f in (signing._open_to_others, verify_module._also_holds)
+    f"{f.__module__}:{f.__name__}" for f in (signing._warn_of_readers, verify_module._also_holds)
 ]
 #: Files whose generators of texts give warnings.
 YIELDING = ("cli/", "accounting/guarantee.py", "methods/pate/chances.py")

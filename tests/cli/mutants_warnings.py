@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys that others can read pass in silence",
-        signing._open_to_others,
+        signing._warn_of_readers,
         "& 0o077",
         "& 0o000",
         GIVEN,

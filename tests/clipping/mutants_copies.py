@@ -209,7 +209,7 @@ MUTANTS = [
         "label_smoothing=0.0",
         "check_smoothed_labels_are_what_is_learned_from",
     ),
-    Mutant("the card is silent", card.settings, "*_stated_rows(plan, said.facts),", "", TOLD),
+    Mutant("the card is silent", card.settings, "*_list_rows(plan, said.facts),", "", TOLD),
     Mutant(
         "features are moved as if they were images",
         given.require_no_features,

@@ -77,8 +77,8 @@ MUTANTS = [
     Mutant(
         "a file tells the number of rows by its size",
         task.Task.architecture,
-        '"network_input_shape": list(own)',
-        '"network_input_shape": list(own), "pad": "x" * len(self.rows)',
+        '"network_input_shape": list(network_shape)',
+        '"network_input_shape": list(network_shape), "pad": "x" * len(self.rows)',
         ALIKE,
     ),
     Mutant(

@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "a loaded model has no thresholds",
         model._network,
-        "head.published(head.complete(made))",
-        "made",
+        "head.published(head.complete(network))",
+        "network",
         PUBLISHED,
     ),
     Mutant(

@@ -28,9 +28,9 @@ MUTANTS = [
     Mutant(
         "declared shares are made exact by the rows",
         train.fit,
-        "data, own = (replace(data,",
+        "data, row_loss = (replace(data,",
         "request = replace(request, class_weights=tuple(1 / np.bincount(data.y, "
-        "minlength=2).clip(1)))\n    data, own = (replace(data,",
+        "minlength=2).clip(1)))\n    data, row_loss = (replace(data,",
         ROWS,
     ),
     Mutant(

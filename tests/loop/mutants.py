@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "every parameter is trained",
         loop.make_private,
-        "model = _unwrapped(model)",
-        "model = _unwrapped(model).requires_grad_(True)",
+        "model = _unwrap(model)",
+        "model = _unwrap(model).requires_grad_(True)",
         OPTIMIZER,
     ),
     Mutant(
@@ -202,7 +202,7 @@ MUTANTS = [
     ),
     Mutant(
         "a step can be left out",
-        task.Epoch._drawn,
+        task.Epoch._draw,
         "if session.steps_done != batch.number + 1:",
         "if False:",
         "check_no_batch_is_left_out_or_used_twice",

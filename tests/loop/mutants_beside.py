@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         "fresh norms are taken for published ones",
         optimizers.remember_loaded,
-        " and bool((own != own.reshape(-1)[0]).any())",
+        " and bool((weight != weight.reshape(-1)[0]).any())",
         "",
         LOADED,
     ),
@@ -221,14 +221,14 @@ MUTANTS = [
     ),
     Mutant(
         "the place of a number does not matter",
-        repeats._added_up,
+        repeats._add_up,
         "(mixed.view(height, _WIDTH) * columns)",
         "mixed.view(height, _WIDTH)",
         TOLD,
     ),
     Mutant(
         "high bits alone are forgotten",
-        repeats._added_up,
+        repeats._add_up,
         ".bitwise_xor(words[at : at + size] >> 16)",
         ".bitwise_and(0x7FFFFF)",
         TOLD,

@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("plain numbers are not noted", _figures.as_figures, "note(PLAIN)", "pass", TRACED),
     Mutant(
         "a scheduler that is given a number passes",
-        traced_settings.SettingsTrace._denied_call,
+        traced_settings.SettingsTrace._judge_call,
         "return NUMBER",
         "return str()",
         TRACED,
@@ -68,8 +68,8 @@ MUTANTS = [
     ),
     Mutant(
         "every scheduler counts as given a number",
-        traced_settings.SettingsTrace._denied_call,
-        "if _declared_among(arguments) or",
+        traced_settings.SettingsTrace._judge_call,
+        "if _select_declared(arguments) or",
         "if arguments and",
         PUBLIC,
     ),

@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "a scheduler may be made in the midst of a run",
-        TRACE._denied_call,
+        TRACE._judge_call,
         "else LATE",
         "else str()",
         TURN,
@@ -120,7 +120,7 @@ MUTANTS = [
     ),
     Mutant(
         "what functions captured is not looked at",
-        readings._spelled_function,
+        readings._spell_function,
         "parts.append(cell.cell_contents)",
         "parts.append(None)",
         READ,

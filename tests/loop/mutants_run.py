@@ -68,7 +68,7 @@ MUTANTS = [
     Mutant(
         "an optimizer may need a closure",
         given.optimizer_from,
-        "or isinstance(made, unfit)",
+        "or isinstance(built, unfit)",
         "",
         OPTIMIZER,
     ),

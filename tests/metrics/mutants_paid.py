@@ -37,14 +37,14 @@ MUTANTS = [
     ),
     Mutant(
         "paid metrics are not paid",
-        metrics._released,
+        metrics._release,
         "ledger=session.ledger",
         "ledger=Ledger()",
         CHARGED,
     ),
     Mutant(
         "metrics have the noise of a sum of one part",
-        metrics._released,
+        metrics._release,
         "sums, noise_multiplier=plan.noise,",
         "sums, noise_multiplier=plan.noise / 3**0.5,",
         CHARGED,
@@ -65,16 +65,16 @@ MUTANTS = [
     ),
     Mutant(
         "the number of test rows is public",
-        metrics._released,
+        metrics._release,
         "is not Adjacency.ADD_REMOVE",
         "is not None",
         EXACT,
     ),
     Mutant(
         "the accuracy is exact",
-        metrics._released,
-        "figures = made(*noisy, plan, rows, deviation)",
-        "figures = made(*noisy, plan, rows, deviation) | "
+        metrics._release,
+        "figures = figures_of(*noisy, plan, rows, deviation)",
+        "figures = figures_of(*noisy, plan, rows, deviation) | "
         "{'accuracy': float((Probabilities(network, 2)(x, y).argmax(1) == y).double().mean())}",
         EXACT,
     ),

@@ -64,14 +64,14 @@ MUTANTS = [
     ),
     Mutant(
         "paid metrics of numbers are not paid",
-        metrics._released,
+        metrics._release,
         "ledger=session.ledger",
         "ledger=Ledger()",
         NOISE,
     ),
     Mutant(
         "the number of test rows of numbers is public",
-        metrics._released,
+        metrics._release,
         "is not Adjacency.ADD_REMOVE",
         "is not None",
         EXACT,

@@ -28,14 +28,14 @@ SIGNED, MESSAGE = (
 MUTANTS = [
     Mutant(
         "the last part's digest is passed over",
-        verify._changed_parts,
+        verify._find_changed_parts,
         "for part in PARTS\n",
         "for part in PARTS[:-1]\n",
         DIGESTED,
     ),
     Mutant(
         "the first part's digest is passed over",
-        verify._changed_parts,
+        verify._find_changed_parts,
         "for part in PARTS\n",
         "for part in PARTS[1:]\n",
         DIGESTED,
@@ -81,20 +81,20 @@ MUTANTS = [
     Mutant(
         "a claim of a coarser grid fails",
         verify._bears_out,
-        "_agrees(stated, true) or",
-        "_agrees(stated, true) and",
+        "_agrees(claimed, true) or",
+        "_agrees(claimed, true) and",
         MORE,
     ),
     Mutant(
         "a little less than events give passes",
         verify._bears_out,
-        "true <= stated",
-        "true * (1 - 1e-4) <= stated",
+        "true <= claimed",
+        "true * (1 - 1e-4) <= claimed",
         MORE,
     ),
     Mutant(
         "the configuration is not hashed",
-        verify._changed_files,
+        verify._find_changed_files,
         "for name in expected\n",
         "for name in (CARD,)\n",
         COMPARED,

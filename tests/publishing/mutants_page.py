@@ -19,13 +19,13 @@ MUTANTS = [
     Mutant(
         "a page that nothing certifies",
         publish._complete,
-        "certified(files | {PAGE: page.write(said, checked).encode()})",
-        "certified(files) | {PAGE: page.write(said, checked).encode()}",
+        "certify(files | {PAGE: page.write(said, checked).encode()})",
+        "certify(files) | {PAGE: page.write(said, checked).encode()}",
         "check_the_page_says_what_is_certified",
     ),
     Mutant(
         "a page that was taken away",
-        verify._changed_files,
+        verify._find_changed_files,
         "{*expected, *gone}:",
         "{*expected, *gone}:\n            return []\n        if gone:",
         BEFORE,
@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         "seeds are kept quiet",
-        page._seed,
+        page._describe_seed,
         "if not said.seeded:",
         "if True:",
         "check_pages_are_made_of_what_is_published",
@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         "a release is left out",
-        costs._grouped,
+        costs._group,
         "range(0, len(same), size)",
         "range(0, len(same) - size, size)",
         SHARES,

@@ -108,7 +108,7 @@ MUTANTS = [
         "metadata may be anything", weights_file.problem_of, "not in _METADATA", "== 0", WEIGHTS
     ),
     Mutant(
-        "tensors have other fields", weights_file._layout, "or set(stated) != _FIELDS", "", WEIGHTS
+        "tensors have other fields", weights_file._layout, "or set(entry) != _FIELDS", "", WEIGHTS
     ),
     Mutant("tensors leave gaps", weights_file._layout, "if begin != end:", "if False:", WEIGHTS),
     Mutant(

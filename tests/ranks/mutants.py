@@ -123,9 +123,9 @@ MUTANTS = [
     Mutant(
         "a process without examples skips the step",
         ranks.Ranks.parts,
-        'require_alike = self._compared("the batch that was drawn"',
+        'require_alike = self._begin_comparing("the batch that was drawn"',
         "if not len(self.own(examples)): return\n"
-        '    require_alike = self._compared("the batch that was drawn"',
+        '    require_alike = self._begin_comparing("the batch that was drawn"',
         EMPTY,
     ),
     Mutant(
@@ -219,8 +219,9 @@ MUTANTS = [
     Mutant(
         "the first process's ledger is charged last",
         ranks.Ranks.in_turn,
-        "self.once(lambda: own.append(action()), what)",
-        "own.extend([action()] * bool(self.rank)); self.once(lambda: own.append(action()), what)",
+        "self.once(lambda: values.append(action()), what)",
+        "values.extend([action()] * bool(self.rank)); "
+        "self.once(lambda: values.append(action()), what)",
         REFUSED,
     ),
     Mutant(
@@ -233,7 +234,7 @@ MUTANTS = [
     Mutant(
         "processes at different places go on together",
         ranks.Ranks._from_first,
-        "first[:-1].tolist() != own[:-1].tolist()",
+        "first[:-1].tolist() != message[:-1].tolist()",
         "False",
         PLACE,
     ),

@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "batches may be left out",
-        task.Epoch._drawn,
+        task.Epoch._draw,
         "if session.steps_done != batch.number + 1:",
         "if False:",
         "check_batches_are_stepped_on_one_after_the_other",
@@ -164,7 +164,7 @@ MUTANTS = [
     # Rows by index
     Mutant(
         "checkpoints run ahead of the steps",
-        task.Epoch._drawn,
+        task.Epoch._draw,
         "drawn = session.drawn(self.number, self.noise_multiplier, task.present)\n"
         "    for step, sample, rows in _with_rows(drawn, task, self.number, session.world):\n"
         "        session.keep(step)\n",
@@ -217,7 +217,7 @@ MUTANTS = [
     ),
     Mutant(
         "a failing row ends the run before it begins",
-        task._digested,
+        task._pick_rows,
         "suppress(Exception)",
         "suppress(ZeroDivisionError)",
         ABSENT,

@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant(
         "what was approved is told as what was spent",
         callbacks.TrainingProgress.spent,
-        "self._ledger.spent(stated)",
-        "self._ledger.guarantee(stated)",
+        "self._ledger.spent(effective_delta)",
+        "self._ledger.guarantee(effective_delta)",
         SPENT,
     ),
     Mutant(
@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant(
         "an error of a callback ends the run quietly",
         callbacks.Callbacks._call,
-        "getattr(own, name, _nothing)(progress)",
-        "\n                try: getattr(own, name, _nothing)(progress)\n"
+        "getattr(callback, name, _do_nothing)(progress)",
+        "\n                try: getattr(callback, name, _do_nothing)(progress)\n"
         "                except Exception: progress.stop()",
         "check_errors_of_callbacks_lose_nothing",
     ),
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "what is no callback is taken",
         callbacks.Callbacks.__init__,
-        "isinstance(own, type) or not any(",
+        "isinstance(callback, type) or not any(",
         "False and not any(",
         "check_what_is_no_callback_is_refused_before_anything_is_spent",
     ),

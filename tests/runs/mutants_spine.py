@@ -491,7 +491,7 @@ MUTANTS = [
     ),
     Mutant(
         "weights are not hashed",
-        verify._changed_files,
+        verify._find_changed_files,
         "files[name] != contents.digests[name]",
         "False",
         "check_changes_to_a_published_model_are_found",
@@ -506,7 +506,7 @@ MUTANTS = [
     Mutant(
         "private figures are published",
         publish._require_no_diagnostics,
-        "isinstance(given, PrivateDiagnostics)",
+        "isinstance(part, PrivateDiagnostics)",
         "False",
         "check_private_figures_are_not_published",
     ),

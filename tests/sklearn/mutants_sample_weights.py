@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "weights are left out",
         weighted.WeightedLoss.__call__,
-        "self._loss(outputs, own) * weights",
-        "self._loss(outputs, own)",
+        "self._loss(outputs, plain_targets) * weights",
+        "self._loss(outputs, plain_targets)",
         ZERO,
     ),
     Mutant(

@@ -582,7 +582,7 @@ MUTANTS = [
             "check_cards_of_pate_speak_of_teachers",
         )
         for name, target, old, new in (
-            ("questions", questions.of_nist, "own.get(asked, usual)", "usual"),
+            ("questions", questions.of_nist, "answers.get(asked, usual)", "usual"),
             ("releases", page._spent, '.get("Releases")', ".get(None)"),
             ("what is open", questions.is_open, '.get("Not protected")', ".get(None)"),
             ("who is trusted", card_texts.trust, '== "trained"', '!= "trained"'),

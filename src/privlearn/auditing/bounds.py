@@ -107,11 +107,16 @@ def best_test(
     """
     best, test = -math.inf, (0, 0.0, 1)
     for kind in range(absent.shape[1]):
-        own, other = absent[:, kind], present[:, kind]
-        for cut in np.unique(np.quantile(np.concatenate([own, other]), _THRESHOLDS)):
+        absent_scores, present_scores = absent[:, kind], present[:, kind]
+        for cut in np.unique(
+            np.quantile(np.concatenate([absent_scores, present_scores]), _THRESHOLDS)
+        ):
             for sign in (1, -1):
-                alarms, hits = (int((sign * scores > sign * cut).sum()) for scores in (own, other))
-                rates = Rates.of(alarms, len(own), hits, len(other), confidence)
+                alarms, hits = (
+                    int((sign * scores > sign * cut).sum())
+                    for scores in (absent_scores, present_scores)
+                )
+                rates = Rates.of(alarms, len(absent_scores), hits, len(present_scores), confidence)
                 gain = _z(rates.true_positive) - _z(curve.true_positive_rate(rates.false_positive))
                 if gain > best:
                     best, test = gain, (kind, float(cut), sign)
@@ -159,13 +164,13 @@ def epsilon_of_form(
         delta: where epsilon is stated.
     """
 
-    def refuted(factor: float) -> bool:
+    def refute(factor: float) -> bool:
         return refuted_by(tradeoff(event(factor * noise), adjacency))
 
-    if not refuted(_FURTHEST):
+    if not refute(_FURTHEST):
         return 0.0
     low, high = 1 / _FURTHEST, _FURTHEST  # of the two, the noise at `high` is refuted
     while high / low > 1 + _ACCURACY:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if refuted(middle) else (middle, high)
+        low, high = (low, middle) if refute(middle) else (middle, high)
     return accountant.guarantees(event(high * noise), adjacency, delta)[0].epsilon

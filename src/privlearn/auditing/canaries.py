@@ -100,9 +100,9 @@ def audit_training(
     )
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = make(parameters)
-        made.register_step_pre_hook(watch.see)
-        return made
+        built: torch.optim.Optimizer = make(parameters)
+        built.register_step_pre_hook(watch.see)
+        return built
 
     dpsgd(
         audited,
@@ -184,8 +184,8 @@ class _Loss:
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """One loss for each example."""
         x, y, number, part = batch
-        own = self._loss(model.network(x), y)
-        total: Tensor = own * (part == 0) + _LONG * F.embedding(number, model.canaries)[:, 0] * (
+        losses = self._loss(model.network(x), y)
+        total: Tensor = losses * (part == 0) + _LONG * F.embedding(number, model.canaries)[:, 0] * (
             part == 1
         )
         return total
@@ -246,14 +246,14 @@ class _Watch:
 
     def see(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Before each step of the optimizer."""
-        own = next(
+        embedding = next(
             p
             for group in optimizer.param_groups
             for p in group["params"]
             if p.shape == (len(self.scores), 1)
         )
-        assert own.grad is not None
-        released = self._scale * own.grad[:, 0].double().cpu().numpy()
+        assert embedding.grad is not None
+        released = self._scale * embedding.grad[:, 0].double().cpu().numpy()
         ratios = (released - self._signal / 2) * self._signal / self._noise[self._taken] ** 2
         self._taken += 1
         if self._rate is not None and self._rate < 1:

@@ -133,7 +133,9 @@ def proof_of_row(data: Dataset, folder: str | Path, index: int) -> RowProof:
     if not 0 <= index < len(data.x):
         raise BadInput(f"index is {index}: expected one of the {len(data.x)} rows, counted from 0")
     return RowProof(
-        _salt(committed.secret, index).hex(), index, tuple(own.hex() for own in tree.beside(index))
+        _salt(committed.secret, index).hex(),
+        index,
+        tuple(sibling.hex() for sibling in tree.beside(index)),
     )
 
 
@@ -150,8 +152,8 @@ def is_committed(proof: RowProof, row: Sequence[Any], rows: str) -> bool:
         _leaf(bytes.fromhex(proof.salt), [np.asarray(part) for part in row]),
         proof.position,
     )
-    for own in map(bytes.fromhex, proof.beside):
-        at = _inner(own, at) if position % 2 else _inner(at, own)
+    for sibling in map(bytes.fromhex, proof.beside):
+        at = _inner(sibling, at) if position % 2 else _inner(at, sibling)
         position //= 2
     return at.hex() == rows
 
@@ -195,9 +197,9 @@ class Tree:
 
 def _rows(data: Dataset) -> Iterator[list[np.ndarray[Any, Any]]]:
     """The parts of each training row, as arrays."""
-    given = [part for part in (data.x, data.y, data.groups) if part is not None]
+    present = [part for part in (data.x, data.y, data.groups) if part is not None]
     try:
-        parts = [part if isinstance(part, np.ndarray) else np.asarray(part) for part in given]
+        parts = [part if isinstance(part, np.ndarray) else np.asarray(part) for part in present]
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
             f"the rows cannot be committed to: {error}. Expected a Dataset of arrays or tensors"

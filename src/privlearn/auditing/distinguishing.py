@@ -63,9 +63,9 @@ def distinguish(
     trials = count("trials", trials)
     outputs: dict[bool, list[NDArray[np.float64]]] = {False: [], True: []}
     for _ in range(trials):  # alternated, so that nothing that drifts tells them apart
-        for took_part, own in outputs.items():
-            own.append(_numbers(run(took_part)))
-    if len({one.shape for own in outputs.values() for one in own}) != 1:
+        for took_part, vectors in outputs.items():
+            vectors.append(_numbers(run(took_part)))
+    if len({one.shape for vectors in outputs.values() for one in vectors}) != 1:
         raise BadInput(
             "run returned outputs of several shapes: expected one number, or tensors of one shape"
         )

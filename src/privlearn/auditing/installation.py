@@ -134,9 +134,10 @@ def _noise_is_gaussian() -> str:
         _require(
             abs(beside) < _DEVIATIONS, f"neighbouring draws are correlated: {beside:.1f} deviations"
         )
-    made = "by the compiled kernel" if kernel() else "by PyTorch's operations"
+    source = "by the compiled kernel" if kernel() else "by PyTorch's operations"
     return (
-        f"2^20 draws each of float32 and float64, {made}: mean, variance, distribution, correlation"
+        f"2^20 draws each of float32 and float64, {source}: mean, variance, distribution, "
+        "correlation"
     )
 
 
@@ -221,9 +222,11 @@ def _clipped_sums_are_those_of_single_examples() -> str:
     parameters = list(network.parameters())
     expected = [torch.zeros_like(parameter) for parameter in parameters]
     for row in range(9):
-        own = torch.autograd.grad(loss(network(x[row : row + 1]), y[row : row + 1])[0], parameters)
-        factor = min(1.0, norm / float(torch.cat([part.flatten() for part in own]).norm()))
-        for total, part in zip(expected, own, strict=True):
+        gradients = torch.autograd.grad(
+            loss(network(x[row : row + 1]), y[row : row + 1])[0], parameters
+        )
+        factor = min(1.0, norm / float(torch.cat([part.flatten() for part in gradients]).norm()))
+        for total, part in zip(expected, gradients, strict=True):
             total += factor * part
     (sample,) = FullBatch().draw(9)
     seen = ClippedGradients(network, loss, Flat(norm), Adjacency.ADD_REMOVE)(sample, x, y)

@@ -137,9 +137,9 @@ def log_odds(model: Any, x: Tensor, y: Tensor) -> Tensor:
     logits = torch.cat([model(part).detach().cpu().double() for part in torch.split(x, _ROWS)])
     if logits.ndim == 1 or logits.shape[1] == 1:
         return logits.reshape(-1) * (2 * y - 1)
-    own = logits.gather(1, y[:, None])
+    label_logits = logits.gather(1, y[:, None])
     others = logits.scatter(1, y[:, None], -torch.inf)
-    return own[:, 0] - others.logsumexp(1)
+    return label_logits[:, 0] - others.logsumexp(1)
 
 
 def likelihood_ratios(target: Floats, shadows: Floats, without: Bools) -> Floats:

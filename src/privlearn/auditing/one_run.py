@@ -126,25 +126,29 @@ class OneRun:
             coins: which did, each by a fair coin of its own.
             confidence: of all that is said.
         """
-        order, made = np.argsort(scores, kind="stable"), []
+        order, outcomes = np.argsort(scores, kind="stable"), []
         for share in _GUESSED:
             half = max(1, int(share * len(scores) / 2))
             right = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())
-            made.append(Guesses(len(scores), 2 * half, right))
-        return cls(tuple(made), (1 - between("confidence", confidence, 0.5, 1 - 1e-9)) / len(made))
+            outcomes.append(Guesses(len(scores), 2 * half, right))
+        return cls(
+            tuple(outcomes), (1 - between("confidence", confidence, 0.5, 1 - 1e-9)) / len(outcomes)
+        )
 
     def epsilon(self, delta: float) -> float:
         """The largest epsilon that is refuted at `delta`, whatever the mechanism; 0 if none."""
         return max(
-            one_run_epsilon(own.canaries, own.made, own.right, delta, 1 - self.error)
-            for own in self.guesses
+            one_run_epsilon(outcome.canaries, outcome.made, outcome.right, delta, 1 - self.error)
+            for outcome in self.guesses
         )
 
     def refute(self, curve: TradeOff) -> bool:
         """Whether no run with this trade-off curve allows the guesses, but for errors of 1 -
         confidence.
         """
-        return any(own.too_many(curve.false_positive_rate, self.error) for own in self.guesses)
+        return any(
+            outcome.too_many(curve.false_positive_rate, self.error) for outcome in self.guesses
+        )
 
 
 def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -177,18 +181,18 @@ def one_run_epsilon(
     Nothing is assumed but fair and independent coins, and that the number of guesses is fixed
     beforehand.
     """
-    own, error = (
+    outcome, error = (
         Guesses(canaries, guesses, right),
         1 - between("confidence", confidence, 0.5, 1 - 1e-9),
     )
-    if not own.contradict(0.0, delta, error):
+    if not outcome.contradict(0.0, delta, error):
         return 0.0
     low, high = 0.0, 1.0
-    while own.contradict(high, delta, error):
+    while outcome.contradict(high, delta, error):
         low, high = high, 2 * high
         if high > _FURTHEST:
             return low
     while high - low > _ACCURACY:
         middle = (low + high) / 2
-        low, high = (middle, high) if own.contradict(middle, delta, error) else (low, middle)
+        low, high = (middle, high) if outcome.contradict(middle, delta, error) else (low, middle)
     return low

@@ -204,13 +204,13 @@ def replay(
             f"train is a {type(train).__name__}: expected a function of a checkpoint that trains "
             "with it"
         )
-    stated = None if published is None else _Published.read(Path(published))
+    publication = None if published is None else _Published.read(Path(published))
     recording = Recording(Path(folder))
     problems = [] if data is None else list(_other_rows(Dataset.of(data), recording))
     taken, bound = recording.taken, (recording.secret.commitment, recording.challenge)
     lengths = [0, *(after - before for before, after in pairwise(taken))]  # of each part
     long = [number for number, length in enumerate(lengths) if length]
-    chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
+    chosen = _choose(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
     parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
     compared = _Compared(["the rows, with their commitment"] if data is not None else [])
     if data is None:
@@ -233,10 +233,10 @@ def replay(
         if chosen
         else []
     )
-    if stated is None:
+    if publication is None:
         compared.left.append("the published folder: none was given")
     else:
-        problems += stated.unlike(recording, train, tolerance, compared)
+        problems += publication.unlike(recording, train, tolerance, compared)
     replayed = sum(lengths[number] for number in parts)
     said = compared.in_words()
     return Replay(
@@ -271,7 +271,7 @@ def _generator(choice: bytes | None, recording: Recording) -> np.random.Generato
     return np.random.default_rng(int.from_bytes(seed, "big"))
 
 
-def _chosen(
+def _choose(
     parts: Sequence[int], lengths: Sequence[int], steps: int, rng: np.random.Generator
 ) -> list[int]:
     """Parts in a random order, until they have so many steps."""
@@ -421,9 +421,9 @@ class _Part(_Recorded):
         if not self._number:
             return None
         saved = self._state(self._number - 1)
-        derived, stated = self._recording.bound().state(), saved.plain["streams"]
+        derived, saved_streams = self._recording.bound().state(), saved.plain["streams"]
         for name in ("noise", "sampling", "initialisation", "views"):
-            if _key(derived[name]) != _key(stated[name]):
+            if _key(derived[name]) != _key(saved_streams[name]):
                 self._says(f"the key of {name} does not follow from the commitment")
         return saved
 
@@ -432,20 +432,20 @@ class _Part(_Recorded):
         """Whether the part ends here: after as many steps as lie between two states, or where the
         run was left.
         """
-        return self._taken - self._begun >= self._recording.between or self._taken == self._left
+        return self._taken - self._begun >= self._recording.between or self._taken == self._end_step
 
     @cached_property
-    def _left(self) -> int | None:
+    def _end_step(self) -> int | None:
         return self.left_at
 
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """Compare a step with what the transcript says of it."""
         if self._taken < len(self._recording.steps):
-            own = self._recording.secret.step(self._taken, examples, released)
-            stated = self._recording.steps[self._taken]
-            if own["sample"] != stated["sample"]:
+            recomputed = self._recording.secret.step(self._taken, examples, released)
+            recorded = self._recording.steps[self._taken]
+            if recomputed["sample"] != recorded["sample"]:
                 self._says(f"step {self._taken + 1} had another batch")
-            if own["released"] != stated["released"]:
+            if recomputed["released"] != recorded["released"]:
                 self.bits = False
                 if not self._tolerance:
                     self._says(f"step {self._taken + 1} released something else")
@@ -453,36 +453,36 @@ class _Part(_Recorded):
 
     def write(self, saved: Saved) -> None:
         """Compare the state that the part ends with, and end the run."""
-        stated = self._recording.state(self._number)
+        recorded = self._recording.state(self._number)
         if self._taken != self._recording.taken[self._number]:
             self._says(f"it ends after {self._taken} steps")
         for name in ("epoch", "step", "streams", "origin", "fitted", "generators", "parts"):
-            if name not in stated.plain or not alike(
-                _public(saved.plain[name]), _public(stated.plain[name]), self._tolerance
+            if name not in recorded.plain or not alike(
+                _public(saved.plain[name]), _public(recorded.plain[name]), self._tolerance
             ):
                 self._says(f"it ends with other {_NAMES.get(name, name)}")
-        self._compare_tensors(saved, stated)
+        self._compare_tensors(saved, recorded)
         raise _Ended
 
-    def _compare_tensors(self, saved: Saved, stated: Saved) -> None:
-        if set(saved.tensors) != set(stated.tensors):
+    def _compare_tensors(self, saved: Saved, recorded: Saved) -> None:
+        if set(saved.tensors) != set(recorded.tensors):
             self._says("it ends with other tensors")
             return
-        for name, own in saved.tensors.items():
-            theirs = stated.tensors[name]
-            if own.dtype != theirs.dtype or not torch.equal(own.detach().cpu(), theirs):
+        for name, tensor in saved.tensors.items():
+            theirs = recorded.tensors[name]
+            if tensor.dtype != theirs.dtype or not torch.equal(tensor.detach().cpu(), theirs):
                 self.bits = False
-                if not _close(own.detach().cpu(), theirs, self._tolerance):
+                if not _close(tensor.detach().cpu(), theirs, self._tolerance):
                     self._says(f"it ends with another {name}")
 
 
-def _public(stated: Any) -> Any:
+def _public(entry: Any) -> Any:
     """Without the figures for the curator's eyes, which nothing follows from: of several processes
     each has its own.
     """
-    if isinstance(stated, dict):
-        return {name: value for name, value in stated.items() if name != "diagnostics"}
-    return stated
+    if isinstance(entry, dict):
+        return {name: value for name, value in entry.items() if name != "diagnostics"}
+    return entry
 
 
 _NAMES = {"streams": "random streams", "origin": "draws before the run", "generators": "generators"}
@@ -504,8 +504,8 @@ class _End(_Recorded):
     def facts(self) -> dict[str, Any]:
         """As the run's."""
         recording = self._recording
-        stated = {"commitment": recording.secret.commitment, "challenge": recording.challenge}
-        return {"transcript": stated | {"digest": recording.digest}}
+        header = {"commitment": recording.secret.commitment, "challenge": recording.challenge}
+        return {"transcript": header | {"digest": recording.digest}}
 
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """Nothing may be released after the last state."""
@@ -596,7 +596,7 @@ class _Published:
         compared.done.append("the published weights, with those that follow from the last state")
         same = set(self.weights) == set(again)
         if not same or not all(
-            _close(again[name].cpu(), own, tolerance) for name, own in self.weights.items()
+            _close(again[name].cpu(), weight, tolerance) for name, weight in self.weights.items()
         ):
             yield "the published weights are not those of the last state"
 
@@ -608,20 +608,20 @@ def _key(state: dict[str, Any]) -> Any:
     return state["s"]["seed"]
 
 
-def _close(own: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    """Whether two tensors agree: bit for bit, or within a share of the largest number of `own`, if
+def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    """Whether two tensors agree: bit for bit, or within a share of the largest number of `ours`, if
     all are finite.
 
     Args:
-        own: what was computed again.
+        ours: what was computed again.
         theirs: what was stated.
         tolerance: the share.
     """
-    if own.shape != theirs.shape or own.dtype != theirs.dtype:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
-    if not tolerance or not own.dtype.is_floating_point:
-        return torch.equal(own, theirs)
-    if not bool(own.isfinite().all() and theirs.isfinite().all()):
+    if not tolerance or not ours.dtype.is_floating_point:
+        return torch.equal(ours, theirs)
+    if not bool(ours.isfinite().all() and theirs.isfinite().all()):
         return False
-    room = tolerance * float(own.abs().max()) if own.numel() else 0.0
-    return bool(((own - theirs).abs() <= room).all())
+    room = tolerance * float(ours.abs().max()) if ours.numel() else 0.0
+    return bool(((ours - theirs).abs() <= room).all())

@@ -139,10 +139,10 @@ def audit(
         with warnings.catch_warnings():
             # the one that stands in for the canary
             warnings.filterwarnings("ignore", "there are rows with NaN")
-            own = copy.deepcopy(network)
+            attacked_network = copy.deepcopy(network)
             dpsgd(
                 attacked,
-                own,
+                attacked_network,
                 loss,
                 rows,
                 optimizer=watch,
@@ -215,15 +215,15 @@ def _neighbours(
     """
     x, y = data.tensors()
     if canary is None:
-        own, x, y = (x[:1], y[:1]), x[1:], y[1:]
+        canary_row, x, y = (x[:1], y[:1]), x[1:], y[1:]
     else:
-        own = (
+        canary_row = (
             torch.as_tensor(canary[0]).to(x.dtype)[None],
             torch.as_tensor(canary[1]).to(y.dtype)[None],
         )
     if not len(x):
         raise BadInput("data have one example, which is the canary: give at least one other")
-    among = torch.cat([x, own[0]]), torch.cat([y, own[1]])
+    among = torch.cat([x, canary_row[0]]), torch.cat([y, canary_row[1]])
     without = (x, y)
     if not isinstance(plan.sampling, Poisson | Partition | FullBatch):
         if not x.is_floating_point():
@@ -232,12 +232,12 @@ def _neighbours(
                 "numbers can't be left empty: give inputs of floating point, or attack another "
                 "sampler"
             )
-        without = torch.cat([x, torch.full_like(own[0], torch.nan)]), among[1]
-    made = (
-        replace(data, x=own[0], y=own[1], x_test=None, y_test=None, groups=None)
-        for own in (without, among)
+        without = torch.cat([x, torch.full_like(canary_row[0], torch.nan)]), among[1]
+    data_sets = (
+        replace(data, x=rows[0], y=rows[1], x_test=None, y_test=None, groups=None)
+        for rows in (without, among)
     )
-    return next(made), next(made)
+    return next(data_sets), next(data_sets)
 
 
 def _steps_of_a_charge(plan: Plan, examples: int) -> int:
@@ -260,10 +260,10 @@ def _direction(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> list[Ten
     network.train()
     with torch.random.fork_rng(), torch.enable_grad():
         for _ in range(_DRAWS):
-            own = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 cast(Any, loss)(network(x), y).sum(), trained, allow_unused=True
             )
-            for total, gradient in zip(sums, own, strict=True):
+            for total, gradient in zip(sums, gradients, strict=True):
                 total += 0 if gradient is None else gradient
     length = torch.cat([total.flatten() for total in sums]).norm()
     if not length > 0 or not length.isfinite():
@@ -285,8 +285,10 @@ class _Watch:
 
         class Still(torch.optim.Optimizer):
             def step(self, closure: Any = None) -> None:  # type: ignore[override]
-                own = self.param_groups[0]["params"]
-                products = [(p.grad * d).sum() for p, d in zip(own, watch._direction, strict=True)]
+                trained = self.param_groups[0]["params"]
+                products = [
+                    (p.grad * d).sum() for p, d in zip(trained, watch._direction, strict=True)
+                ]
                 watch.seen.append(float(torch.stack(products).double().sum()))
 
         return Still(parameters, {"lr": 0.0})

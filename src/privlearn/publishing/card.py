@@ -79,7 +79,7 @@ def write(said: Statement) -> str:
         named = {name.replace("_", " "): metrics.text(name) for name in metrics.figures}
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
-    lines += _choosing(said.plan, facts) + _training(said, said.trained)
+    lines += _describe_choice(said.plan, facts) + _describe_training(said, said.trained)
     lines += ["## Use", "", "```", *map(for_code, commands(said)), "```", "", reading(facts), ""]
     if said.audit is not None:
         lines += [said.audit.to_markdown()]
@@ -177,7 +177,7 @@ def _signature(signed_by: str | None) -> list[str]:
     ]
 
 
-def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
+def _describe_choice(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     """How the parameters were chosen, where the plan is one of several trainings."""
     if plan.trained(facts) is plan:
         return []
@@ -198,7 +198,7 @@ def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _training(said: Statement, plan: AbstractPlan) -> list[str]:
+def _describe_training(said: Statement, plan: AbstractPlan) -> list[str]:
     """How it was trained: what the plan says, and what only the run could tell."""
     return [
         "## How it was trained",
@@ -220,7 +220,7 @@ def settings(said: Statement, plan: AbstractPlan) -> list[tuple[str, str]]:
         ("method", said.facts["method"]),
         ("network", said.model or "given in Python"),
         *plan.rows(),
-        *_stated_rows(plan, said.facts),
+        *_list_rows(plan, said.facts),
         ("epsilon computed by", said.guarantee.method),
     ]
 
@@ -229,7 +229,7 @@ def _row(label: str, text: str) -> str:
     return f"| {for_markdown(label)} | {for_markdown(text)} |"
 
 
-def _stated_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
@@ -246,60 +246,63 @@ def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]
         yield "public features", _public_text(part)
 
 
-def _public_text(stated: dict[str, Any]) -> str:
-    digest = f", weights with SHA-256 {stated['digest']}" if stated.get("digest") else ""
+def _public_text(features: dict[str, Any]) -> str:
+    digest = f", weights with SHA-256 {features['digest']}" if features.get("digest") else ""
     word = "made without looking at the data"
-    if stated["kind"] == "precomputed":
-        digest += ", each row normalised" if stated["normalisation"] != "none" else ""
+    if features["kind"] == "precomputed":
+        digest += ", each row normalised" if features["normalisation"] != "none" else ""
         word = (
             "the publisher declares that each row's are made of that row alone, by an encoder "
             "that never saw these data"
         )
-    return f"{stated['spec']}{digest}: {word}"
+    return f"{features['spec']}{digest}: {word}"
 
 
-def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _optimizer(settings: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     # it counts relative to its own start
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])
-    made = "made with " * (rates == SCRIPTS_RATES)  # a scheduler of torch may begin at another rate
+    # a scheduler of torch may begin at another rate
+    prefix = "made with " * (rates == SCRIPTS_RATES)
     yield (
         "optimizer",
-        f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}",
+        f"{settings['name']}, {prefix}learning rate {settings.get('lr', 0):.4g}, schedule {rates}",
     )
 
 
-def _public_start(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _public_start(start: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "teacher" in facts:  # of whose student the plan speaks
         return
-    learned = (
-        f"a network that learned from {stated['volumes_with_masks']} public volumes with masks"
-    )
+    learned = f"a network that learned from {start['volumes_with_masks']} public volumes with masks"
     yield "began as", f"{learned}, before any private one was used: these volumes are not protected"
-    figures = stated.get("test_metrics", {})
-    if figures := ", ".join(f"{name.replace('_', ' ')} {own:.4f}" for name, own in figures.items()):
-        yield f"that network alone, on the {stated['test_rows']} test rows", figures
+    figures = start.get("test_metrics", {})
+    if figures := ", ".join(
+        f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items()
+    ):
+        yield f"that network alone, on the {start['test_rows']} test rows", figures
 
 
-def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _noise_multipliers(
+    multipliers: list[float], facts: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
     yield (
         "noise multipliers of the run",
-        f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs",
+        f"{multipliers[0]:.4g} to {multipliers[-1]:.4g}, in {facts['epochs']} epochs",
     )
 
 
-def _coordinates(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _coordinates(settings: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield (
         "objective",
-        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at "
-        f"rate {stated['rate']:g} ({stated['optimizer']})",
+        f"{facts['objective']}, mu {facts['mu']}, {settings['steps']} steps on the coordinates at "
+        f"rate {settings['rate']:g} ({settings['optimizer']})",
     )
 
 
-def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _augmentation(summary: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     copies = facts["augmentation_copies"]
     yield (
         "copies of each example",
-        f"{copies} ({stated}), whose gradients are averaged before clipping",
+        f"{copies} ({summary}), whose gradients are averaged before clipping",
     )
 
 
@@ -309,33 +312,31 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "public_features": _public_features,
     "public_start": _public_start,
     "optimizer": _optimizer,
-    "steps": lambda stated, facts: iter([("steps", f"{stated}, on {facts['examples']} examples")]),
-    "processes": lambda stated, _: iter(
-        [("processes", f"{stated}, which together took each step")]
-    ),
+    "steps": lambda value, facts: iter([("steps", f"{value}, on {facts['examples']} examples")]),
+    "processes": lambda value, _: iter([("processes", f"{value}, which together took each step")]),
     "left_early": lambda _, __: iter(
         [("left early", "yes; the claim is for all steps of the plan")]
     ),
     "noise_multipliers": _noise_multipliers,
-    "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
+    "validation": lambda value, _: iter([("validated on", f"{value['rows']} rows")]),
     "augmentation": _augmentation,
-    "task": lambda stated, _: iter([("task", stated)]),
-    "target_bounds": lambda stated, _: iter(
-        [("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]
+    "task": lambda value, _: iter([("task", value)]),
+    "target_bounds": lambda value, _: iter(
+        [("target", f"numbers in [{value[0]:g}, {value[1]:g}], clipped to it")]
     ),
-    "class_weights": lambda stated, _: iter(
-        [("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]
+    "class_weights": lambda value, _: iter(
+        [("weights of the classes", ", ".join(f"{weight:.4g}" for weight in value))]
     ),
-    "rates_declared_public": lambda stated, _: iter(
-        [("learning rates follow numbers that the publisher declares public", "; ".join(stated))]
+    "rates_declared_public": lambda value, _: iter(
+        [("learning rates follow numbers that the publisher declares public", "; ".join(value))]
     ),
-    "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
-    "fitted_temperature": lambda stated, _: iter(
-        [("scores were divided by", f"{stated:.4g}, the temperature")]
+    "label_smoothing": lambda value, _: iter([("label smoothing", f"{value:g}")]),
+    "fitted_temperature": lambda value, _: iter(
+        [("scores were divided by", f"{value:.4g}, the temperature")]
     ),
     "coordinates": _coordinates,
-    "transcript": lambda stated, _: iter(
-        [("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]
+    "transcript": lambda value, _: iter(
+        [("transcript", f"kept for an auditor, digest {value['digest'][:16]}")]
     ),
 }
 

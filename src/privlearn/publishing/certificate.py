@@ -234,13 +234,13 @@ def stated(
         )
     if not ledger.adaptive and tally(ledger.claim) == tally(described):
         return ledger.claim, ledger.guarantee(delta), None
-    own = _priced(described, ledger, delta)
+    price = _price(described, ledger, delta)
     if ledger.adaptive and ledger.budget is None:
-        return compose([described]), own, figures(ALONE, own)
+        return compose([described]), price, figures(ALONE, price)
     return (
         ledger.claim,
         ledger.guarantee(delta),
-        figures(ADAPTIVE if ledger.adaptive else FIXED, own),
+        figures(ADAPTIVE if ledger.adaptive else FIXED, price),
     )
 
 
@@ -268,8 +268,10 @@ def contradictions(
         ]
     said = claim["ledger"]
     try:
-        own = accountant.guarantee(described, claimed.adjacency, claimed.delta, claimed.group_size)
-        same = _matches(said, own, may_state_more(described))
+        price = accountant.guarantee(
+            described, claimed.adjacency, claimed.delta, claimed.group_size
+        )
+        same = _matches(said, price, may_state_more(described))
         problems = (
             [] if same else ["the certificate states another price of its run than its plan gives"]
         )
@@ -339,23 +341,23 @@ def large_delta(facts: dict[str, Any], delta: float) -> str:
 
 def card_lines(said: dict[str, Any]) -> list[str]:
     """What the card says of other runs."""
-    own = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
+    price_text = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
     other = "The ledger behind this model also holds other runs on the same data"
     texts = {
         FIXED: (
             f"{other}, all fixed before the first release: the guarantee is for all of them "
-            f"together. {own}"
+            f"together. {price_text}"
         ),
         ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is "
         "the limit that the ledger was begun with, for all of them together, whatever was "
-        f"spent of it. {own}",
+        f"spent of it. {price_text}",
         ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. "
         "The guarantee is for this run alone; there is none for all of them together.",
     }
     return [texts[said["runs"]], ""]
 
 
-def _priced(event: Event, ledger: Ledger, delta: float) -> Guarantee:
+def _price(event: Event, ledger: Ledger, delta: float) -> Guarantee:
     assert ledger.adjacency is not None
     unit = ledger.unit
     priced = accountant.guarantee(event, ledger.adjacency, delta, unit.group_size)
@@ -377,18 +379,20 @@ def may_state_more(event: Event) -> float:
     return max(more) if len(more) > 1 else 0.0
 
 
-def _matches(said: dict[str, Any], own: Guarantee, more: float) -> bool:
-    true = figures(said["runs"], own)
-    stated = said.get("run_epsilon")
-    if isinstance(stated, float) and own.epsilon <= stated <= own.epsilon * (1 + more):
-        said = said | {"run_epsilon": own.epsilon}
+def _matches(said: dict[str, Any], price: Guarantee, more: float) -> bool:
+    true = figures(said["runs"], price)
+    claimed_epsilon = said.get("run_epsilon")
+    if isinstance(claimed_epsilon, float) and price.epsilon <= claimed_epsilon <= price.epsilon * (
+        1 + more
+    ):
+        said = said | {"run_epsilon": price.epsilon}
     return set(said) == set(true) and all(_close(said[name], value) for name, value in true.items())
 
 
-def _close(stated: Any, true: Any) -> bool:
-    if isinstance(true, float) and isinstance(stated, float):
-        return math.isclose(stated, true, rel_tol=1e-6, abs_tol=1e-12)
-    return bool(type(stated) is type(true) and stated == true)
+def _close(claimed: Any, true: Any) -> bool:
+    if isinstance(true, float) and isinstance(claimed, float):
+        return math.isclose(claimed, true, rel_tol=1e-6, abs_tol=1e-12)
+    return bool(type(claimed) is type(true) and claimed == true)
 
 
 def _among(described: Event, event: Event) -> bool:

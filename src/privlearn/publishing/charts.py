@@ -42,7 +42,7 @@ def number_axis(label: str, low: float, high: float, *, whole: bool = False) -> 
     high = high if high > low else low + 1.0
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(own * power for own in (1, 2, 2.5, 5, 10) if own * power >= rough * 0.999)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
     step = max(1.0, round(step)) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return Axis(

@@ -61,7 +61,7 @@ def costs(event: Event, delta: float) -> list[Cost]:
     Shares are of the Renyi divergence at the order that gives epsilon at `delta`: there costs add
     up, which epsilons do not.
     """
-    groups = list(_grouped(event))
+    groups = list(_group(event))
     shares: list[float | None] = [None] * len(groups)
     try:  # the same conversion as of `rdp.epsilon`, but for what does not move the order
         curves = [rdp.curve(Composed(tuple(group))) for group in groups]
@@ -71,10 +71,10 @@ def costs(event: Event, delta: float) -> list[Cost]:
     best = int((total + math.log(1 / delta) / (rdp.ORDERS[: len(total)] - 1)).argmin())
     if 0 < total[best] < math.inf:
         shares = [float(curve[best] / total[best]) for curve in curves]
-    return [_described(group, share) for group, share in zip(groups, shares, strict=True)]
+    return [_describe(group, share) for group, share in zip(groups, shares, strict=True)]
 
 
-def _grouped(event: Event) -> Iterator[list[Event]]:
+def _group(event: Event) -> Iterator[list[Event]]:
     """The releases in their order, equal neighbours together; and those alike, if there would be
     too many.
     """
@@ -95,7 +95,7 @@ def _kind(part: Event) -> tuple[str, dict[str, Any]]:
     return stored["kind"], stored
 
 
-def _described(group: list[Event], share: float | None) -> Cost:
+def _describe(group: list[Event], share: float | None) -> Cost:
     kind, stored = _kind(group[0])
     rate = stored.get("sampling_rate")
     drawn = (
@@ -113,7 +113,7 @@ def _described(group: list[Event], share: float | None) -> Cost:
 def _noise(stored: dict[str, Any]) -> float | None:
     """The noise multiplier of a stored mechanism, or of the one inside."""
     inside = stored.get("event")
-    own = stored.get(
+    multiplier = stored.get(
         "noise_multiplier", inside.get("noise_multiplier") if isinstance(inside, dict) else None
     )
-    return float(own) if isinstance(own, int | float) else None
+    return float(multiplier) if isinstance(multiplier, int | float) else None

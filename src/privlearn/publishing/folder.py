@@ -95,7 +95,7 @@ def read(folder: str | Path) -> Contents:
             problems.append(str(error))
     heavy = weights_in(names)
     try:
-        with _opened(path / heavy) as file:
+        with _open(path / heavy) as file:
             wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
             file.seek(0)
             digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -125,7 +125,7 @@ def weights(contents: Contents) -> bytes:
     """
     name = weights_in(contents.names)
     try:
-        with _opened(contents.path / name) as file:
+        with _open(contents.path / name) as file:
             content = file.read()
     except _Unreadable as error:
         raise CertificateMismatch(
@@ -160,7 +160,7 @@ class _Unreadable(Exception):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
+def _open(path: Path) -> Iterator[BufferedReader]:
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
             raise _Unreadable(
@@ -177,7 +177,7 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def _small(path: Path, most: int) -> bytes:
-    with _opened(path) as file:
+    with _open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise _Unreadable(f"{path.name} is larger than {most >> 20} MiB")
@@ -236,9 +236,9 @@ def write(path: Path, files: dict[str, bytes]) -> None:
     """
     above = path.absolute().parent
     draft = above / f".privlearn-{secrets.token_hex(8)}"
-    made: list[Path] = []
+    new_folders: list[Path] = []
     try:
-        _make_parents(above, made)
+        _make_parents(above, new_folders)
         draft.mkdir()
         for name, content in files.items():
             with (draft / name).open("xb") as file:
@@ -246,27 +246,27 @@ def write(path: Path, files: dict[str, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         draft.rename(path)
-        made.clear()
+        new_folders.clear()
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written: {_reason(error)}. Nothing was left under that name"
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        for folder in reversed(made):
+        for folder in reversed(new_folders):
             with suppress(OSError):
                 folder.rmdir()  # other files may be in it by now
 
 
-def _make_parents(folder: Path, made: list[Path]) -> None:
-    """Make `folder` and what is missing above it, and note it in `made`."""
+def _make_parents(folder: Path, new_folders: list[Path]) -> None:
+    """Make `folder` and what is missing above it, and note it in `new_folders`."""
     missing = []
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for part in reversed(missing):
         part.mkdir()
-        made.append(part)
+        new_folders.append(part)
 
 
 def _reason(error: Exception) -> str:

@@ -170,22 +170,23 @@ def rebuild(
     return model.eval()
 
 
-def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
+def _network(config: Mapping[str, Any], source: Network) -> nn.Module:
     """The network: built by its name, made for the shape of its rows, or a copy of the one that is
     given.
     """
     shape, head = tuple(config["network_input_shape"]), stated_head(config)
-    made: Any
-    if isinstance(given, str):
+    network: Any
+    if isinstance(source, str):
         outputs = _classes(config) if head is None else head.outputs
-        made = networks.build(given, shape, outputs, np.random.default_rng(0))
+        network = networks.build(source, shape, outputs, np.random.default_rng(0))
     else:
-        made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
-    if not isinstance(made, nn.Module):
+        network = copy.deepcopy(source) if isinstance(source, nn.Module) else source(shape)
+    if not isinstance(network, nn.Module):
         raise BadInput(
-            f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module"
+            f"model made a {type(network).__name__} of the shape {shape}: expected a "
+            "torch.nn.Module"
         )
-    return made if head is None else head.published(head.complete(made))
+    return network if head is None else head.published(head.complete(network))
 
 
 def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
@@ -304,7 +305,7 @@ class PublishedModel(Described, nn.Sequential):
             else ", values"
         )
         shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
-        made = (
+        layers = (
             f"{', '.join(type(module).__name__ for module in self)}, for rows of shape "
             f"{shape}{classes}"
         )
@@ -315,7 +316,7 @@ class PublishedModel(Described, nn.Sequential):
         use = "model.predict(rows) gives values" if self.classes == 1 else use
         return Summary(
             "PublishedModel: its folder agrees with its certificate",
-            [("model", made), guarantee, *more[:2], ("use", use)],
+            [("model", layers), guarantee, *more[:2], ("use", use)],
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -477,7 +478,9 @@ class PublishedModel(Described, nn.Sequential):
             raise BadInput(
                 f"the rows can't be read: {first_line(error)}. Expected numbers, rows of one shape"
             ) from error
-        kinds = [own.dtype for own in self[-1].parameters() if own.is_floating_point()]
+        kinds = [
+            parameter.dtype for parameter in self[-1].parameters() if parameter.is_floating_point()
+        ]
         whole = not values.is_floating_point() and len(self) == 1
         return values if whole or not kinds else values.to(kinds[0])
 
@@ -488,11 +491,11 @@ def _require_names(data: dict[str, Any]) -> None:
         "class_names": data["classes"],
         "columns": math.prod(data["input_shape"]),
     }.items():
-        given = data.get(name)
+        names = data.get(name)
         texts = (
-            isinstance(given, list)
-            and len(given) == size
-            and all(isinstance(own, str) for own in given)
+            isinstance(names, list)
+            and len(names) == size
+            and all(isinstance(text, str) for text in names)
         )
         if name in data and not texts:
             raise BadInput(f"{name} in {CONFIG} are not {size} texts: get an unchanged copy")

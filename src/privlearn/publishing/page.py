@@ -43,9 +43,9 @@ def write(said: Statement, checked: Verification) -> str:
         checked: what `verify` says of the folder without this page.
     """
     sections = {
-        "trained": ("What was trained", _trained(said)),
-        "meaning": ("What the guarantee means", _meaning(said)),
-        "protected": ("What is protected, and what is not", _protected(said)),
+        "trained": ("What was trained", _describe_training(said)),
+        "meaning": ("What the guarantee means", _explain_guarantee(said)),
+        "protected": ("What is protected, and what is not", _describe_protection(said)),
         "quality": ("How good the model is", _quality(said)),
         "noise": ("Where the privacy was spent", _spent(said)),
         "check": ("Checked, and how to check again", _check(said, checked)),
@@ -65,7 +65,7 @@ def write(said: Statement, checked: Verification) -> str:
     )
     style = resources.files(__package__).joinpath("card.css").read_text("utf-8")
     guarantee = said.guarantee
-    stated = (
+    claim = (
         guarantee.epsilon,
         guarantee.delta,
         guarantee.adjacency.value,
@@ -73,7 +73,7 @@ def write(said: Statement, checked: Verification) -> str:
         said.signed_by,
     )
     return (
-        f"{certificate.page_head(*stated)}"
+        f"{certificate.page_head(*claim)}"
         f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>\n{style}</style>\n</head>\n<body>\n<header>\n{_top(said)}\n"
@@ -148,7 +148,7 @@ def _top(said: Statement) -> str:
         '<p class="lead">Random noise in the training limits what this model can tell of any one '
         f"{one} in its training data. How much it may tell is a number, the privacy loss, and "
         "anyone can compute it "
-        f'again.</p>\n{_seed(said)}<dl class="figures">{tiles}</dl>'
+        f'again.</p>\n{_describe_seed(said)}<dl class="figures">{tiles}</dl>'
     )
 
 
@@ -163,7 +163,7 @@ def _unit(unit: PrivacyUnit) -> str:
     return f"{str(unit).removeprefix('one person (').removesuffix(')').capitalize()}."
 
 
-def _seed(said: Statement) -> str:
+def _describe_seed(said: Statement) -> str:
     if not said.seeded:
         return ""
     return (
@@ -177,7 +177,7 @@ def _ends(low: float, high: float) -> str:
     return f"{low * 100:.1f} to {high * 100:.1f} %"
 
 
-def _trained(said: Statement) -> str:
+def _describe_training(said: Statement) -> str:
     """The publisher's words on the data, and the first of the settings."""
     task = [("task", said.facts["task"])] if "task" in said.facts else []
     rows = [
@@ -189,7 +189,7 @@ def _trained(said: Statement) -> str:
     return _table("Of the data, the publisher's own words", rows)
 
 
-def _meaning(said: Statement) -> str:
+def _explain_guarantee(said: Statement) -> str:
     guarantee, one = said.guarantee, questions.noun(said.guarantee.unit)
     replaced = guarantee.adjacency is Adjacency.REPLACE_ONE
     other = "had other values" if replaced else "were missing from the training data"
@@ -223,7 +223,7 @@ def _meaning(said: Statement) -> str:
     )
 
 
-def _protected(said: Statement) -> str:
+def _describe_protection(said: Statement) -> str:
     return (
         '<div class="pair">'
         f"<div><h3>Protected</h3>{_list(questions.is_protected(said))}</div>\n"
@@ -272,9 +272,9 @@ def _quality(said: Statement) -> str:
 
 def _spent(said: Statement) -> str:
     listed = costs(_of_run(said), said.guarantee.delta)
-    if own := said.trained.card_words(said.facts).get("Releases"):
+    if words := said.trained.card_words(said.facts).get("Releases"):
         last = len(listed) - (said.paid is not None)  # that of the test figures keeps its name
-        listed = [replace(cost, what=own) for cost in listed[:last]] + listed[last:]
+        listed = [replace(cost, what=words) for cost in listed[:last]] + listed[last:]
     known = all(cost.share is not None for cost in listed)
     share = '<th scope="col">Share of the privacy loss</th>' if known else ""
     rows, first = "", 1
@@ -315,7 +315,9 @@ def _cost_row(cost: Cost, first: int, *, known: bool) -> str:
     last = first + cost.times - 1
     number = f"{first:,}" if last == first else f"{first:,} to {last:,}"
     noise = (
-        "" if cost.noise is None else " to ".join(dict.fromkeys(f"{own:.4g}" for own in cost.noise))
+        ""
+        if cost.noise is None
+        else " to ".join(dict.fromkeys(f"{multiplier:.4g}" for multiplier in cost.noise))
     )
     cells = f'<td class="number">{noise}</td>'
     if known:

@@ -152,7 +152,7 @@ def publish(
     files = (
         {WEIGHTS: _weights(result), CONFIG: _json(config)}
         if weights is None
-        else _completed(weights, config)
+        else _complete_weights(weights, config)
     )
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
@@ -191,18 +191,14 @@ def _require_claimable(result: Result) -> None:
 
 def _require_no_diagnostics(*parts: object) -> None:
     """Refuse figures of a run that are for its curator's eyes."""
-    for given in parts:
-        if isinstance(given, PrivateDiagnostics):
+    for part in parts:
+        if isinstance(part, PrivateDiagnostics):
             raise BadInput(
                 "private diagnostics were passed to publish: they are not covered by the "
                 "guarantee; leave them out"
             )
         named = (
-            given.figures
-            if isinstance(given, Metrics)
-            else given
-            if isinstance(given, Mapping)
-            else {}
+            part.figures if isinstance(part, Metrics) else part if isinstance(part, Mapping) else {}
         )
         for name, value in named.items():
             if isinstance(value, PrivateFigure):
@@ -222,7 +218,7 @@ def _complete(
     speaks of them.
     """
 
-    def certified(files: dict[str, bytes]) -> dict[str, bytes]:
+    def certify(files: dict[str, bytes]) -> dict[str, bytes]:
         body = certificate.make(
             said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others
         )
@@ -232,8 +228,8 @@ def _complete(
     files = files | {CARD: card.write(said).encode()} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
-    checked = verify_contents(folder.in_memory(path, certified(files)))
-    return certified(files | {PAGE: page.write(said, checked).encode()})
+    checked = verify_contents(folder.in_memory(path, certify(files)))
+    return certify(files | {PAGE: page.write(said, checked).encode()})
 
 
 def _require_publishable(audit: AuditReport | None) -> None:
@@ -250,7 +246,7 @@ def _require_publishable(audit: AuditReport | None) -> None:
         )
 
 
-def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:
+def _complete_weights(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:
     """Files of another library's form, and in its configuration what privlearn's own says."""
     if {*weights, CONFIG, CARD} not in (MODEL_FILES, ADAPTER_FILES):
         raise BadInput(
@@ -286,11 +282,13 @@ def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> N
         )
 
 
-def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> Metrics:
+def _metrics(metrics: Mapping[str, float] | Metrics | None, rows: int | None) -> Metrics:
     """Test metrics, with the number of rows that is given for them; 0: none is known."""
-    if not isinstance(given, Metrics):
-        given = Metrics({name: _figure(name, value) for name, value in (given or {}).items()}, 0)
-    return given if rows is None else replace(given, rows=count("test_rows", rows))
+    if not isinstance(metrics, Metrics):
+        metrics = Metrics(
+            {name: _figure(name, value) for name, value in (metrics or {}).items()}, 0
+        )
+    return metrics if rows is None else replace(metrics, rows=count("test_rows", rows))
 
 
 def _figure(name: str, value: Any) -> float:

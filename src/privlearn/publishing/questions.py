@@ -107,8 +107,8 @@ def limits(said: Statement) -> Iterator[str]:
 
 def of_nist(said: Statement) -> Iterator[tuple[str, str]]:
     """Question and answer: the method's own, where it has one."""
-    own = said.trained.card_words(said.facts)
-    yield from ((asked, own.get(asked, usual)) for asked, usual in _usual(said))
+    answers = said.trained.card_words(said.facts)
+    yield from ((asked, answers.get(asked, usual)) for asked, usual in _usual(said))
 
 
 def _usual(said: Statement) -> Iterator[tuple[str, str]]:

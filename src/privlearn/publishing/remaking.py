@@ -41,10 +41,14 @@ def other_certificate(
             "the certificate states another plan than that of the training, so that its epsilon is "
             "of another run"
         )
-    own = {"method": result.method, **result.facts}
-    elsewhere = ELSEWHERE & {*own, *facts}
-    for name in sorted({*own, *facts} - elsewhere):
-        if name not in own or name not in facts or not alike(own[name], facts[name], tolerance):
+    expected = {"method": result.method, **result.facts}
+    elsewhere = ELSEWHERE & {*expected, *facts}
+    for name in sorted({*expected, *facts} - elsewhere):
+        if (
+            name not in expected
+            or name not in facts
+            or not alike(expected[name], facts[name], tolerance)
+        ):
             problems.append(
                 f"the certificate has another fact {printable(name)[:60]!r} than the training"
             )
@@ -61,20 +65,26 @@ def other_configuration(contents: Contents, result: Result) -> tuple[list[str], 
     compared.
     """
     try:
-        stated = loads(contents.files[CONFIG])
+        published = loads(contents.files[CONFIG])
     except (KeyError, ValueError):
-        stated = None
-    if not isinstance(stated, dict):
+        published = None
+    if not isinstance(published, dict):
         return [f"{CONFIG} cannot be read"], []
-    own = json.loads(json.dumps(model.describe(result, result.model_spec, result.classes)))
+    expected = json.loads(json.dumps(model.describe(result, result.model_spec, result.classes)))
     # How the network is built is the publisher's word where the training does not build it by a
     # name.
     unsaid = {
-        name for name in ("model", "classes") if own[name] is None and stated.get(name) is not None
+        name
+        for name in ("model", "classes")
+        if expected[name] is None and published.get(name) is not None
     }
-    names = sorted(set(own) - unsaid)
-    other = [name for name in names if name not in stated or not alike(own[name], stated[name])]
-    left = [printable(name)[:40] for name in sorted((set(stated) - set(own)) | unsaid)]
+    names = sorted(set(expected) - unsaid)
+    other = [
+        name
+        for name in names
+        if name not in published or not alike(expected[name], published[name])
+    ]
+    left = [printable(name)[:40] for name in sorted((set(published) - set(expected)) | unsaid)]
     return [f"{CONFIG} has another {name!r} than the model of the training" for name in other], left
 
 

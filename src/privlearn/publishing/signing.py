@@ -72,11 +72,11 @@ def make(path: str | Path) -> PublicKey:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    made = False
+    created = False
     try:
         # O_EXCL: nothing is overwritten, and no link is followed
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            made = True
+            created = True
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -85,7 +85,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
             f"{path} exists already: choose another name; a key is never overwritten"
         ) from None
     except (OSError, ValueError) as error:
-        if made:
+        if created:
             with suppress(OSError):
                 path.unlink()
         reason = getattr(error, "strerror", None) or error
@@ -116,16 +116,16 @@ def read_private(path: str | Path) -> SigningKey:
         )
     openssh = content.startswith(b"-----BEGIN OPENSSH ")
     load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
-    key = _unlocked(path, content, load)
+    key = _unlock(path, content, load)
     if not isinstance(key, Ed25519PrivateKey):
         raise BadInput(
             f"{path} holds another kind of key ({type(key).__name__}): expected Ed25519, see "
             "`privlearn key`"
         )
-    return SigningKey(PublicKey(key.public_key().public_bytes_raw()), key, _open_to_others(path))
+    return SigningKey(PublicKey(key.public_key().public_bytes_raw()), key, _warn_of_readers(path))
 
 
-def _unlocked(path: Path, content: bytes, load: Any) -> object:
+def _unlock(path: Path, content: bytes, load: Any) -> object:
     """The key in `content`, with the passphrase if it needs one."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -169,7 +169,7 @@ def _passphrase() -> bytes | None:
     return os.environ.get(PASSPHRASE, "").encode(errors="surrogateescape") or None
 
 
-def _open_to_others(path: Path) -> tuple[str, ...]:
+def _warn_of_readers(path: Path) -> tuple[str, ...]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         return (
             (

@@ -123,23 +123,23 @@ def unfit_files(contents: Contents) -> list[str]:
             problems.append(f"{name} is not a table of fields")
             continue
         theirs = {} if name == AUDIT else _of_another_library(data, shape)
-        own = {field: value for field, value in data.items() if field not in theirs}
+        ours = {field: value for field, value in data.items() if field not in theirs}
         problems += [
             f"{name} has something that does not belong there: {each}"
-            for each in unfit(own, shape or _None)
+            for each in unfit(ours, shape or _None)
         ]
-        if "table" in own and not _is_schema(own["table"], own.get("schema")):
+        if "table" in ours and not _is_schema(ours["table"], ours.get("schema")):
             problems.append(f"{name} has a table that is not the one of its digest, or none")
         if theirs and not is_short(theirs, _MOST, _DEEPEST):
             problems.append(f"{name} holds more than a configuration does")
     return problems
 
 
-def _is_schema(table: Any, stated: Any) -> bool:
+def _is_schema(table: Any, digest: Any) -> bool:
     from privlearn.data.schema import Schema  # for the few folders that state a table
 
     try:
-        return bool(Schema.from_json(table, CONFIG).digest == stated)
+        return bool(Schema.from_json(table, CONFIG).digest == digest)
     except (BadInput, TypeError, ValueError):
         return False
 

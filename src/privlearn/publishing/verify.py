@@ -113,7 +113,7 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     certificate = parse(contents.files[CERTIFICATE])
     claim = certificate["claim"] if isinstance(certificate["claim"], dict) else {}
     problems, signed_by = _signature(certificate, trusted)
-    problems += _changed_parts(certificate) + _changed_files(contents, certificate)
+    problems += _find_changed_parts(certificate) + _find_changed_files(contents, certificate)
     strangers, hidden = _strangers(contents)
     problems += strangers + unfit_files(contents)
     guarantee = None
@@ -181,7 +181,7 @@ def _signature(
     return [], signer.fingerprint
 
 
-def _changed_parts(certificate: dict[str, Any]) -> list[str]:
+def _find_changed_parts(certificate: dict[str, Any]) -> list[str]:
     digests = certificate["digests"]
     if not isinstance(digests, dict) or set(digests) != set(PARTS):
         return [f"{CERTIFICATE} has no digests of its parts {', '.join(PARTS)}"]
@@ -194,7 +194,7 @@ def _changed_parts(certificate: dict[str, Any]) -> list[str]:
     ]
 
 
-def _changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
+def _find_changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
     files = certificate["files"]
     expected = sorted(contents.names, reverse=True)
     if not isinstance(files, dict) or set(files) != set(expected):
@@ -250,17 +250,17 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) ->
     return problems
 
 
-def _bears_out(true: float, stated: Any, more: float) -> bool:
+def _bears_out(true: float, claimed: Any, more: float) -> bool:
     """Whether a stated epsilon is the price, or exceeds it by the share `more` at most."""
-    return _agrees(stated, true) or (
-        isinstance(stated, float) and true <= stated <= true * (1 + more)
+    return _agrees(claimed, true) or (
+        isinstance(claimed, float) and true <= claimed <= true * (1 + more)
     )
 
 
-def _agrees(stated: Any, true: float) -> bool:
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or abs(stated) > 1e300:
+def _agrees(claimed: Any, true: float) -> bool:
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float) or abs(claimed) > 1e300:
         return False
-    return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12)
+    return math.isclose(claimed, true, rel_tol=_AGREE, abs_tol=1e-12)
 
 
 def _card_contradictions(
@@ -272,11 +272,12 @@ def _card_contradictions(
     if not set(claim) >= _CLAIMS:
         return []  # reported already
     figures = (*(claim[name] for name in ("epsilon", "delta", "adjacency", "unit")), signed_by)
-    stated = ", ".join(
+    claim_text = ", ".join(
         f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency")
     )
     return [
-        f"{name} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"
+        f"{name} does not begin with what is certified: {claim_text}, signed by "
+        f"{signed_by or 'no one'}"
         for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
         if name in contents.files
         and not contents.files[name].startswith(head.encode(errors="replace"))
@@ -289,7 +290,7 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """
     facts = certificate["facts"]
     try:
-        stated = [_identity(part) for part in public_features(facts)]
+        certified = [_identity(part) for part in public_features(facts)]
     except (KeyError, TypeError, AttributeError):
         return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:
@@ -298,11 +299,11 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     except (ValueError, KeyError, TypeError, AttributeError):
         # what is wrong with it is reported already, or when a model is to be built from it
         configured = []
-    if configured == stated:
+    if configured == certified:
         return []
     return [
         (
-            f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and "
+            f"{CERTIFICATE} states other public features than {CONFIG}: {str(certified)[:80]} and "
             f"{str(configured)[:80]}"
         )
     ]

@@ -67,20 +67,20 @@ def problem_of(file: BufferedReader, size: int) -> str:
 def _layout(tensors: dict[str, Any], size: int) -> str:
     """What is wrong with the places of tensors, which have to fill `size` bytes, each once."""
     places = []
-    for name, stated in tensors.items():
+    for name, entry in tensors.items():
         if len(name) > _LONGEST or not name.isprintable():
             return f"this is not the name of a tensor: {printable(name)[:40]!r}"
-        if not isinstance(stated, dict) or set(stated) != _FIELDS:
+        if not isinstance(entry, dict) or set(entry) != _FIELDS:
             return f"the tensor {name[:60]!r} has other fields than {', '.join(sorted(_FIELDS))}"
-        shape, place = stated["shape"], stated["data_offsets"]
+        shape, place = entry["shape"], entry["data_offsets"]
         if (
             not _whole(shape)
             or not _whole(place)
             or len(place) != 2
-            or stated["dtype"] not in _BYTES
+            or entry["dtype"] not in _BYTES
         ):
             return f"the tensor {name[:60]!r} has no type, shape or place"
-        if place[1] - place[0] != math.prod(shape) * _BYTES[stated["dtype"]]:
+        if place[1] - place[0] != math.prod(shape) * _BYTES[entry["dtype"]]:
             return f"the tensor {name[:60]!r} has another size than its shape"
         places.append((place[0], place[1]))
     end = 0

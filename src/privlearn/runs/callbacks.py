@@ -70,12 +70,12 @@ class TrainingProgress(Described):
         Raises:
             BadInput: the plan was not calibrated to a delta, and none is given.
         """
-        stated = self._delta if delta is None else delta
-        if stated is None:
+        effective_delta = self._delta if delta is None else delta
+        if effective_delta is None:
             raise BadInput(
                 "the plan was not calibrated to a delta: give one, for example delta=1e-5"
             )
-        return self._ledger.spent(stated)
+        return self._ledger.spent(effective_delta)
 
     @property
     def epsilon(self) -> float | None:
@@ -142,13 +142,13 @@ class Callbacks:
     def __init__(self, given: Callback | Sequence[Callback]) -> None:
         several = isinstance(given, list | tuple)
         self._all: tuple[Any, ...] = tuple(given) if several else (given,)  # type: ignore[arg-type]
-        for own in self._all:
-            if isinstance(own, type) or not any(
-                callable(getattr(own, name, None)) for name in _METHODS
+        for callback in self._all:
+            if isinstance(callback, type) or not any(
+                callable(getattr(callback, name, None)) for name in _METHODS
             ):
                 raise BadInput(
-                    f"callbacks has {repr(own)[:60]}: expected objects with on_step, on_epoch or "
-                    "on_end, each a method of a pv.runs.TrainingProgress. Derive a class from "
+                    f"callbacks has {repr(callback)[:60]}: expected objects with on_step, on_epoch "
+                    "or on_end, each a method of a pv.runs.TrainingProgress. Derive a class from "
                     "pv.runs.Callback, and give an object of it"
                 )
         self._last: TrainingProgress | None = None
@@ -196,8 +196,8 @@ class Callbacks:
         """Call each callback; returns whether one of them asked to stop."""
         self._last = progress = self._progress(epoch, number, noise_multiplier)
         for name in _METHODS[: 1 + last]:
-            for own in self._all:
-                getattr(own, name, _nothing)(progress)
+            for callback in self._all:
+                getattr(callback, name, _do_nothing)(progress)
         return progress._stopping
 
     def _progress(
@@ -219,12 +219,12 @@ class Callbacks:
             return result
         plan, steps_done = self._session.plan, self._session.steps_done
         progress = self._last or self._progress(plan.epochs - 1, steps_done, None)
-        for own in self._all:
+        for callback in self._all:
             try:
-                getattr(own, "on_end", _nothing)(progress)
+                getattr(callback, "on_end", _do_nothing)(progress)
             except Exception as error:
                 warnings.warn(
-                    f"on_end of a {type(own).__name__} failed: {type(error).__name__}: "
+                    f"on_end of a {type(callback).__name__} failed: {type(error).__name__}: "
                     f"{first_line(error)}. The run is over, and its result is returned all the "
                     "same",
                     stacklevel=3,
@@ -232,5 +232,5 @@ class Callbacks:
         return result
 
 
-def _nothing(progress: TrainingProgress) -> None:
+def _do_nothing(progress: TrainingProgress) -> None:
     """What a callback without a method does."""

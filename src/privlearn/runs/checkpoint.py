@@ -437,17 +437,17 @@ def whole_text(value: object) -> str:
         return f"{type(value).__name__} {digest_of(torch.as_tensor(value))}"
     if not is_dataclass(value) or isinstance(value, type):
         return str(value) if isinstance(value, str) else repr(value)
-    stated = (f"{own.name}={whole_text(getattr(value, own.name))}" for own in fields(value))
-    return f"{type(value).__name__}({', '.join(stated)})"
+    texts = (f"{field.name}={whole_text(getattr(value, field.name))}" for field in fields(value))
+    return f"{type(value).__name__}({', '.join(texts)})"
 
 
-def _name(given: object) -> str:
+def _name(value: object) -> str:
     """A module or a text as it is, a function by its name: two of one name can't be
     distinguished.
     """
-    if given is None or isinstance(given, nn.Module | str):
-        return str(given)
-    return str(getattr(given, "__qualname__", type(given).__qualname__))
+    if value is None or isinstance(value, nn.Module | str):
+        return str(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def digest_of(*tensors: Tensor) -> str:

@@ -32,7 +32,7 @@ def code_digest(*values: Any) -> str:
     """
     seen = set[int]()
     return hashlib.sha256(
-        "\n".join(_spelled(value, _DEEP, seen) for value in values).encode()
+        "\n".join(_spell(value, _DEEP, seen) for value in values).encode()
     ).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _of_code(code: CodeType) -> bytes:
     return b"\n".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 
-def _spelled(value: Any, depth: int, seen: set[int]) -> str:
+def _spell(value: Any, depth: int, seen: set[int]) -> str:
     """A value as a text that differs where it does, down to so many levels; in full only where it
     is met first.
     """
@@ -83,7 +83,7 @@ def _spelled(value: Any, depth: int, seen: set[int]) -> str:
     if depth <= 0 or id(value) in seen:
         return kind
     seen.add(id(value))
-    parts = (f"{name}: {_spelled(part, depth - 1, seen)}" for name, part in _parts_of(value))
+    parts = (f"{name}: {_spell(part, depth - 1, seen)}" for name, part in _parts_of(value))
     return f"{kind} {{{', '.join(parts)}}}"
 
 
@@ -102,18 +102,18 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, nn.Module):
         yield "layers", str(value)
         yield from (
-            (f"state {name}", own)
-            for name, own in value.state_dict().items()
-            if isinstance(own, Tensor)
+            (f"state {name}", tensor)
+            for name, tensor in value.state_dict().items()
+            if isinstance(tensor, Tensor)
         )
-        classes = {name_of(type(own)): type(own) for own in value.modules()}
+        classes = {name_of(type(module)): type(module) for module in value.modules()}
         for name, kind in sorted(classes.items()):
             if not _is_torchs(kind):
                 yield f"forward {name}", kind.forward
     elif isinstance(value, Mapping):
-        yield from ((repr(name), own) for name, own in value.items())
+        yield from ((repr(name), element) for name, element in value.items())
     elif isinstance(value, list | tuple):
-        yield from ((str(number), own) for number, own in enumerate(value))
+        yield from ((str(number), element) for number, element in enumerate(value))
     elif isinstance(value, set | frozenset):
         yield "members", sorted(map(repr, value))
     else:

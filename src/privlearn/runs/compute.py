@@ -47,7 +47,7 @@ class Flag:
     candidate: bool = False
 
 
-def _declared(
+def _declare(
     *flags: Flag,
     methods: tuple[str, ...],
     group: str = "",
@@ -121,7 +121,7 @@ class ComputeConfig:
 
     microbatch: int | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag(
                 "microbatch",
                 "N|auto",
@@ -138,7 +138,7 @@ class ComputeConfig:
     )
     device: str | torch.device | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag("device", "D", "where to compute: cpu (default) or cuda"),
             methods=("dpsgd", "dpmac"),
             group="the run",
@@ -147,7 +147,7 @@ class ComputeConfig:
     )
     precision: str = field(
         default="float32",
-        metadata=_declared(
+        metadata=_declare(
             Flag("precision", "P", "float32 (default), or bf16 to run the model in bfloat16"),
             methods=("dpsgd",),
             group="the run",
@@ -155,7 +155,7 @@ class ComputeConfig:
     )
     augmentation: Augmentation | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             Flag(
                 "views",
                 "K",
@@ -179,7 +179,7 @@ class ComputeConfig:
     )
     world: World | None = field(
         default=None,
-        metadata=_declared(
+        metadata=_declare(
             methods=("dpsgd",),
             why="torchrun starts the processes, and says how many there are",
             compared="a checkpoint says how many processes wrote it",
@@ -187,7 +187,7 @@ class ComputeConfig:
     )
     post_processing: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=_declared(
+        metadata=_declare(
             methods=("dpsgd",),
             why="each row of runs.post_processing is an option by its own name",
             compared="it follows the release, and no sum follows from it",

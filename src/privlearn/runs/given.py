@@ -178,12 +178,13 @@ def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int,
     Raises:
         BadInput: it makes something else.
     """
-    made = make(shape)
-    if not isinstance(made, nn.Module):
+    network = make(shape)
+    if not isinstance(network, nn.Module):
         raise BadInput(
-            f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module"
+            f"model made a {type(network).__name__} of the shape {shape}: expected a "
+            "torch.nn.Module"
         )
-    return made
+    return network
 
 
 def require_public_numbers(examples: int, rates: Schedule) -> None:
@@ -267,7 +268,7 @@ def optimizer_from(
         BadInput: it is none, or needs a closure or sparse gradients.
     """
     try:
-        made = optimizer(parameters) if callable(optimizer) else optimizer
+        built = optimizer(parameters) if callable(optimizer) else optimizer
     except BadInput:
         raise
     except (TypeError, ValueError) as error:
@@ -279,20 +280,20 @@ def optimizer_from(
     unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
     if (
         not callable(optimizer)
-        or not isinstance(made, torch.optim.Optimizer)
-        or isinstance(made, unfit)
+        or not isinstance(built, torch.optim.Optimizer)
+        or isinstance(built, unfit)
     ):
         what = (
-            f"made a {type(made).__name__}"
+            f"made a {type(built).__name__}"
             if callable(optimizer)
-            else f"is a {type(made).__name__}"
+            else f"is a {type(built).__name__}"
         )
         raise BadInput(
             f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim "
             "that steps on dense gradients, for example lambda parameters: "
             "torch.optim.SGD(parameters, lr=0.1)"
         )
-    return made
+    return built
 
 
 def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
@@ -310,15 +311,15 @@ def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
             "parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    own = {id(parameter): (name, parameter) for name, parameter in model.named_parameters()}
+    by_id = {id(parameter): (name, parameter) for name, parameter in model.named_parameters()}
     lacking = [
         name
-        for key, (name, parameter) in own.items()
+        for key, (name, parameter) in by_id.items()
         if parameter.requires_grad and key not in held
     ]
-    if held - own.keys():
+    if held - by_id.keys():
         raise BadInput(
-            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: "
+            f"the optimizer holds {len(held - by_id.keys())} parameters that are not the model's: "
             "they would get no gradient. Make it from model.parameters(), and put whatever else "
             "is trained (in a loss, say) into the model"
         )
@@ -372,7 +373,9 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     if augmentation is None:
         return
     public = [
-        own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places
+        transform.spec
+        for transform in plan.front
+        if isinstance(transform, PublicTransform) and not transform.keeps_places
     ]
     require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
@@ -484,31 +487,31 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
     return Dataset.of(given)  # type: ignore[arg-type]
 
 
-def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
+def by_index(source: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before
     training or a validation that is charged computes on all rows.
     """
     whole = bool(plan.releases) or plan.reacts
-    if isinstance(given, TorchDataset | DataLoader) or hasattr(given, "with_format"):
+    if isinstance(source, TorchDataset | DataLoader) or hasattr(source, "with_format"):
         # one kind of data: what PyTorch and Hugging Face have for it
         from privlearn.runs.structured import read
 
-        given = read(given, plan.sampling, whole=whole)
-    if isinstance(given, dict) or (
-        isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)
+        source = read(source, plan.sampling, whole=whole)
+    if isinstance(source, dict) or (
+        isinstance(source, tuple) and any(isinstance(part, dict | tuple) for part in source)
     ):
-        given = TensorRows(given)
-    if isinstance(given, AllRows):
+        source = TensorRows(source)
+    if isinstance(source, AllRows):
         if whole:
             raise BadInput(
                 "a release before training, or a validation schedule, computes on all rows, and "
                 "these are fetched by index: give a privlearn Dataset or a pair of arrays, or "
                 "leave it out"
             )
-        return None, given
-    data = rows(given, plan.sampling)
+        return None, source
+    data = rows(source, plan.sampling)
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))
     return data, None

@@ -163,7 +163,7 @@ class Descent:
         elif (
             _LOADED
             and not ledger.event.events
-            and any(_of_values(own) in _LOADED for own in self._parameters)
+            and any(_of_values(weight) in _LOADED for weight in self._parameters)
         ):
             warnings.warn(
                 "the weights are those of a published model, and the ledger holds no earlier run: "
@@ -314,9 +314,9 @@ def remember_loaded(weights: Iterable[Tensor]) -> None:
     """
     # Of one value throughout are those of fresh layers, too: norms, biases.
     _LOADED.update(
-        _of_values(own)
-        for own in weights
-        if own.numel() and bool((own != own.reshape(-1)[0]).any())
+        _of_values(weight)
+        for weight in weights
+        if weight.numel() and bool((weight != weight.reshape(-1)[0]).any())
     )
 
 

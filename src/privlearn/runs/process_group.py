@@ -126,8 +126,8 @@ def _forget(group: object) -> None:
     functions = vars(sys.modules.get("torch.distributed.nn.functional", dist)).values()
     for function in functions:
         if isinstance(function, FunctionType) and any(
-            own is group for own in function.__defaults__ or ()
+            default is group for default in function.__defaults__ or ()
         ):
             function.__defaults__ = tuple(
-                None if own is group else own for own in function.__defaults__ or ()
+                None if default is group else default for default in function.__defaults__ or ()
             )

@@ -113,10 +113,10 @@ class Ranks(World):
     def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those that this one computes."""
         shard = examples % self.shards
-        own: NDArray[np.int64] = examples[
+        local_examples: NDArray[np.int64] = examples[
             (shard >= self._own_shards.start) & (shard < self._own_shards.stop)
         ]
-        return own
+        return local_examples
 
     def exact(self) -> Ranks:
         """These processes, and sums shard by shard."""
@@ -126,7 +126,7 @@ class Ranks(World):
         """This process's examples at once; or shard by shard: an empty shard, too, is a part of the
         sum.
         """
-        require_alike = self._compared("the batch that was drawn", examples.tobytes())
+        require_alike = self._begin_comparing("the batch that was drawn", examples.tobytes())
         if self.sharded:
             sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
             spare = [totals]
@@ -159,15 +159,17 @@ class Ranks(World):
         width = -(-sum(sizes) // self.size)
         rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
         whole = torch.cat([*(total.view(-1).to(kind) for total in totals), rest])
-        own = Slice(self.rank * width, width, self.size)
+        local_slice = Slice(self.rank * width, width, self.size)
         mine = self.scattered(
             whole.view(self.size, width), torch.float64 if torch.float64 in kinds else kind
         )
         return replace(
-            own,
+            local_slice,
             sums=tuple(
                 piece.to(kind)
-                for piece, kind in zip(torch.split(mine, own.widths(sizes)), kinds, strict=False)
+                for piece, kind in zip(
+                    torch.split(mine, local_slice.widths(sizes)), kinds, strict=False
+                )
             ),
         )
 
@@ -221,16 +223,18 @@ class Ranks(World):
         """The outcome in the first process: one message of a fixed length where it returned None,
         as charges do.
         """
-        own = np.frombuffer(_digest(what.encode()) + bytes([outcome != (None, None)] * 8), np.int64)
+        message = np.frombuffer(
+            _digest(what.encode()) + bytes([outcome != (None, None)] * 8), np.int64
+        )
         first, box = (
-            torch.tensor(own, device=_control()),
+            torch.tensor(message, device=_control()),
             [(outcome[0], outcome[1] and _plain(outcome[1]))],
         )
         with answered():
             dist.broadcast(first, 0)
             if first[-1]:
                 dist.broadcast_object_list(box, 0, device=_control())
-        if first[:-1].tolist() != own[:-1].tolist():
+        if first[:-1].tolist() != message[:-1].tolist():
             raise ProcessLost(
                 f"process 0 is elsewhere than process {self.rank}, which is at {what!r}: {_ALIKE}"
             )
@@ -238,9 +242,9 @@ class Ranks(World):
 
     def in_turn(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """Run `action` in the first process, and then, unless it raises there, in the others."""
-        own: list[_Value] = []
-        self.once(lambda: own.append(action()), what)
-        return own[0] if own else action()
+        values: list[_Value] = []
+        self.once(lambda: values.append(action()), what)
+        return values[0] if values else action()
 
     def agreed(self, account: Account) -> Account:
         """`account`, charged in the first process before any other goes on; a refusal there is one
@@ -250,19 +254,19 @@ class Ranks(World):
 
     def require_alike(self, what: str, value: bytes) -> None:
         """Raise in all processes unless they have the same `value`."""
-        self._compared(what, value)()
+        self._begin_comparing(what, value)()
 
-    def _compared(self, what: str, value: bytes) -> Callable[[], None]:
+    def _begin_comparing(self, what: str, value: bytes) -> Callable[[], None]:
         """Begin to compare `value`; what is returned raises unless all processes have the same."""
         if self.size == 1:
             return lambda: None
-        own = torch.tensor(
+        digest = torch.tensor(
             np.frombuffer(_digest(what.encode() + b"\0" + value), np.int64).copy(),
             device=_control(),
         )
-        every = [torch.empty_like(own) for _ in range(self.size)]
+        every = [torch.empty_like(digest) for _ in range(self.size)]
         with answered():
-            work = dist.all_gather(every, own, async_op=True)
+            work = dist.all_gather(every, digest, async_op=True)
 
         def require_alike() -> None:
             with answered():
@@ -282,12 +286,12 @@ class Ranks(World):
         """Raise in all processes, naming what differs, unless they run the same code and have the
         same facts.
         """
-        own = {**facts, "code of privlearn": _code(), "number of processes": str(self.size)}
+        local_facts = {**facts, "code of privlearn": _code(), "number of processes": str(self.size)}
         every: list[Any] = [None] * self.size
         with answered():
-            dist.all_gather_object(every, own)
+            dist.all_gather_object(every, local_facts)
         for rank, theirs in enumerate(every):
-            differ = [name for name in own if theirs.get(name) != every[0].get(name)]
+            differ = [name for name in local_facts if theirs.get(name) != every[0].get(name)]
             if differ:
                 raise BadInput(
                     f"process {rank} has another {' and another '.join(differ[:3])} than process "
@@ -311,12 +315,16 @@ class Ranks(World):
         if self.size == 1:
             return
         for tensor in filterfalse(is_shard, tensors.values()):
-            own = tensor.detach()
-            sent = own.to(_control()).contiguous() if own.device.type == "cpu" else own.contiguous()
+            detached = tensor.detach()
+            sent = (
+                detached.to(_control()).contiguous()
+                if detached.device.type == "cpu"
+                else detached.contiguous()
+            )
             with answered():
                 dist.broadcast(sent, 0)
             if self.rank:
-                own.copy_(sent)
+                detached.copy_(sent)
 
     def leave(self, error: BaseException) -> None:
         """This process fails by itself: the others are not to wait for it."""
@@ -377,8 +385,8 @@ class Slice:
         """
         sizes, kinds = [value.numel() for value in values], {value.dtype for value in values}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        own = [part.to(kind) for part in self.sums[: len(sizes)]]
-        sent = torch.cat([*own, own[0].new_zeros(self.widths(sizes)[-1])])
+        parts = [part.to(kind) for part in self.sums[: len(sizes)]]
+        sent = torch.cat([*parts, parts[0].new_zeros(self.widths(sizes)[-1])])
         sent = sent if sent.is_cuda else sent.to(_control())
         every = sent.new_empty(self.processes, self.width)
         with answered():

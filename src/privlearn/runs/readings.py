@@ -32,9 +32,9 @@ def readings_of(scheduler: LRScheduler) -> str:
         if name not in {"optimizer", *_set_by_methods(kind)}
     }
     functions = _functions_in(vars(scheduler), _DEEP)
-    inner = [own for own in _schedulers_in(vars(scheduler)) if own is not scheduler]
+    inner = [other for other in _schedulers_in(vars(scheduler)) if other is not scheduler]
     texts = [
-        text for value in (settings, *functions) for text in _spelled(value, set(), set(), _DEEP)
+        text for value in (settings, *functions) for text in _spell(value, set(), set(), _DEEP)
     ]
     return "\n".join([*texts, *map(readings_of, inner)])
 
@@ -74,7 +74,7 @@ def _functions_in(value: Any, depth: int) -> Iterator[Any]:
         yield value.__call__
 
 
-def _spelled(value: Any, names: set[str], seen: set[int], depth: int) -> Iterator[str]:
+def _spell(value: Any, names: set[str], seen: set[int], depth: int) -> Iterator[str]:
     """A value as texts, each part where it is met first."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         yield repr(value)
@@ -88,14 +88,14 @@ def _spelled(value: Any, names: set[str], seen: set[int], depth: int) -> Iterato
         yield repr(value.tobytes())
     elif isinstance(value, FunctionType):
         if not in_library(value.__code__):
-            yield from _spelled_function(value, seen, depth)
+            yield from _spell_function(value, seen, depth)
     else:
         for name, part in _parts(value, names):
             yield name
-            yield from _spelled(part, _names_of(value, names), seen, depth - 1)
+            yield from _spell(part, _names_of(value, names), seen, depth - 1)
 
 
-def _spelled_function(function: FunctionType, seen: set[int], depth: int) -> Iterator[str]:
+def _spell_function(function: FunctionType, seen: set[int], depth: int) -> Iterator[str]:
     names = set(_names_in(function.__code__))
     parts = [function.__defaults__, function.__kwdefaults__]
     for cell in function.__closure__ or ():
@@ -105,7 +105,7 @@ def _spelled_function(function: FunctionType, seen: set[int], depth: int) -> Ite
             parts.append(None)
     parts += [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
     for part in parts:
-        yield from _spelled(part, names, seen, depth - 1)
+        yield from _spell(part, names, seen, depth - 1)
 
 
 def _parts(value: Any, names: set[str]) -> Iterator[tuple[str, Any]]:

@@ -89,8 +89,8 @@ class Repeats:
             BadInput: the same noise was drawn before, for something else, or with other settings of
                 the optimizer.
         """
-        own = fingerprint(values, places)
-        low, high = (own if places is None else self._world.total(own)).tolist()
+        words = fingerprint(values, places)
+        low, high = (words if places is None else self._world.total(words)).tolist()
         if self._file is None:
             return
         key = hashlib.blake2b(stream.key, digest_size=8, person=b"place").hexdigest()
@@ -137,13 +137,13 @@ def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
         flat = flat.contiguous() if flat.dtype in (torch.float32, torch.float64) else flat.double()
         words, each = flat.view(torch.int32), flat.element_size() // 4
         start, whole = (0, flat.numel()) if places is None else places[number]
-        totals += _added_up(words, before + start * each)
+        totals += _add_up(words, before + start * each)
         before += whole * each
     added = int(torch.stack(totals).sum()) if totals else 0  # waited for once
     return torch.tensor([added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64)
 
 
-def _added_up(words: Tensor, start: int) -> list[Tensor]:
+def _add_up(words: Tensor, start: int) -> list[Tensor]:
     """Sums of words that begin at place `start`, each mixed and times the number of its place;
     modulo 2^64.
     """

@@ -267,12 +267,12 @@ class Result(Described):
         Raises:
             BadInput: neither is there.
         """
-        stated = delta if delta is not None else self.delta
-        if stated is None:
+        effective_delta = delta if delta is not None else self.delta
+        if effective_delta is None:
             raise BadInput(
                 "the plan was not calibrated to a delta: give one, for example delta=1e-5"
             )
-        return stated
+        return effective_delta
 
 
 @final

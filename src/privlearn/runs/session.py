@@ -234,7 +234,7 @@ class TrainingSession(Session):
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = (
-            self.saved.plain["origin"] if self.saved else self._drawn_before()
+            self.saved.plain["origin"] if self.saved else self._draw_origin()
         )
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}
@@ -267,7 +267,7 @@ class TrainingSession(Session):
         if self.file is None:
             Session._require_own_streams(self)
 
-    def _drawn_before(self) -> dict[str, Any]:
+    def _draw_origin(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
         return {"initialisation": self.streams.state()["initialisation"], "persons": persons.hex()}
 
@@ -327,7 +327,7 @@ class TrainingSession(Session):
                 else:
                     self.repeats.forget()
                 self._watch()
-                if self._shared:
+                if self._writes_shards:
                     self._save(0)
                 else:
                     self.world.once(lambda: self._save(0), "the first checkpoint")
@@ -351,10 +351,10 @@ class TrainingSession(Session):
         """
         lasting = self.streams.noise.secret is not None
         if lasting and self.file:
-            self.file.bind(self.streams, self._determined())
+            self.file.bind(self.streams, self._collect_inputs())
         return lasting
 
-    def _determined(self) -> dict[str, str]:
+    def _collect_inputs(self) -> dict[str, str]:
         """All that the run's sums follow from, by name: its facts, code, and the state that
         training begins with.
         """
@@ -377,7 +377,7 @@ class TrainingSession(Session):
             self.streams.noise.watch = self.repeats.see
 
     @cached_property
-    def _shared(self) -> bool:
+    def _writes_shards(self) -> bool:
         """Whether every process writes a part of the checkpoint, that of the model which it
         keeps.
         """
@@ -566,7 +566,7 @@ class TrainingSession(Session):
             return
         if now or (
             self.world.once(lambda: file.due, "the time of a checkpoint")
-            if self._shared
+            if self._writes_shards
             else file.due
         ):
             self._save(step)
@@ -577,9 +577,11 @@ class TrainingSession(Session):
         """
         if self.world.size > 1 and (now or self.steps_done % COMPARED == 0):
             here = [
-                own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)
+                parameter.detach().cpu().contiguous().view(-1)
+                for parameter in parameters
+                if not is_shard(parameter)
             ]
-            bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
+            bits = (values.view(torch.uint8).numpy().tobytes() for values in here)
             self.world.require_alike(
                 f"the parameters after {self.steps_done} steps", b"".join(bits)
             )
@@ -701,7 +703,7 @@ class TrainingSession(Session):
         self._save(0)
 
     def _save(self, step: int, *, left: bool = False) -> None:
-        if self.file is None or not (self.keeps or self._shared):
+        if self.file is None or not (self.keeps or self._writes_shards):
             return
         tensors: dict[str, Tensor] = {}
         now = self.streams.state()
@@ -729,7 +731,7 @@ class TrainingSession(Session):
             **({"left": True} if left else {}),
         }
         shards = None
-        if self._shared:
+        if self._writes_shards:
             # several processes keep parts of the model
             from privlearn.runs.shards import save_shards
 

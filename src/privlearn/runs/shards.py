@@ -31,8 +31,8 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict
     """
     import torch.distributed.checkpoint as parallel
 
-    own = {name: tensor.detach() for name, tensor in tensors.items() if is_shard(tensor)}
-    if not own:
+    shards = {name: tensor.detach() for name, tensor in tensors.items() if is_shard(tensor)}
+    if not shards:
         return None
     folder = path.with_name(
         f"{path.name}.shards.{world.once(lambda: secrets.token_hex(4), 'a name for shards')}"
@@ -41,12 +41,12 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict
     mask = os.umask(0o077)
     try:
         with _heard(f"{folder} cannot be written"):
-            parallel.save(own, checkpoint_id=folder)  # type: ignore[attr-defined]
+            parallel.save(shards, checkpoint_id=folder)  # type: ignore[attr-defined]
     finally:
         os.umask(mask)
     return {
         "folder": folder.name,
-        "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in own.items()},
+        "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in shards.items()},
     }
 
 
@@ -59,8 +59,8 @@ def load_shards(
 
     if not saved:
         return {}
-    mesh = next(own.device_mesh for own in like if is_shard(own))  # type: ignore[attr-defined]
-    own: dict[str, Any] = {
+    mesh = next(tensor.device_mesh for tensor in like if is_shard(tensor))  # type: ignore[attr-defined]
+    shards: dict[str, Any] = {
         name: zeros(
             shape,
             dtype=getattr(torch, kind.removeprefix("torch.")),
@@ -71,8 +71,8 @@ def load_shards(
     }
     folder = path.with_name(saved["folder"])
     with _heard(f"{folder}, the shards of the checkpoint {path.name}, cannot be read"):
-        parallel.load(own, checkpoint_id=folder)  # type: ignore[attr-defined]
-    return own
+        parallel.load(shards, checkpoint_id=folder)  # type: ignore[attr-defined]
+    return shards
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
 
 
-def read(given: Any, sampling: Sampler, *, whole: bool) -> Any:
+def read(source: Any, sampling: Sampler, *, whole: bool) -> Any:
     """What a loader loads, or a data set: fetched by index if it is map-style, else as it is.
 
     Args:
-        given: a data set or a loader.
+        source: a data set or a loader.
         sampling: of the plan.
         whole: whether something computes on all rows, so that none are fetched by index.
 
@@ -28,19 +28,19 @@ def read(given: Any, sampling: Sampler, *, whole: bool) -> Any:
         BadInput: a loader that draws other batches than the plan.
     """
     workers = 0
-    if isinstance(given, DataLoader):
-        workers = given.num_workers
-        given = dataset_of(given, sampling)
-    if hasattr(given, "with_format") and _indexed(given):
-        given = NumberedRows(given)
+    if isinstance(source, DataLoader):
+        workers = source.num_workers
+        source = dataset_of(source, sampling)
+    if hasattr(source, "with_format") and _is_map_style(source):
+        source = NumberedRows(source)
     if (
-        isinstance(given, TorchDataset)
-        and not isinstance(given, TensorDataset)
+        isinstance(source, TorchDataset)
+        and not isinstance(source, TensorDataset)
         and not whole
-        and _indexed(given)
+        and _is_map_style(source)
     ):
-        return DatasetRows(given, workers=workers)
-    return given
+        return DatasetRows(source, workers=workers)
+    return source
 
 
 def rows_in_memory(given: TorchDataset[Any] | DataLoader[Any], sampling: Sampler) -> Dataset:
@@ -73,5 +73,5 @@ def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
     return loader.dataset
 
 
-def _indexed(given: Any) -> bool:
-    return hasattr(given, "__getitem__") and hasattr(given, "__len__")
+def _is_map_style(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")

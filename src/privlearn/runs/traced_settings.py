@@ -215,10 +215,10 @@ class SettingsTrace:
     def watch(self) -> None:
         """All settings are public as they are."""
         groups = self._optimizer.param_groups
-        self._groups = [self._traced(group) for group in groups]
+        self._groups = [self._trace_group(group) for group in groups]
         groups[:] = self._groups
 
-    def _traced(self, group: dict[str, Any]) -> TracedSettings:
+    def _trace_group(self, group: dict[str, Any]) -> TracedSettings:
         """A group with all of its settings public."""
         if isinstance(group, TracedSettings) and group.trace is self:
             group.clear_origins()
@@ -309,14 +309,14 @@ class SettingsTrace:
         if call is None:
             return
         value = group.get(name)
-        if reason := self._denied_call(call, name):
+        if reason := self._judge_call(call, name):
             group.deny(name, reason)
         elif call is known_call and isinstance(value, Tensor) and name not in group.unknown:
             group.accept(name, value)  # the call itself may have changed it in place
 
     def note_write(self, group: TracedSettings, name: str, value: Any) -> Any:
         """A setting is written. Return what it is to be."""
-        if declared := _declared_in(value):
+        if declared := _get_declared(value):
             self._note_reasons(declared)
             value = _without_declarations(value)
             group.unknown.pop(name, None)
@@ -327,7 +327,7 @@ class SettingsTrace:
         if call is None:
             if name not in group or not _same(value, group.get(name)):
                 group.deny(name, BY_HAND)
-        elif reason := self._denied_call(call, name):
+        elif reason := self._judge_call(call, name):
             group.deny(name, reason)
         else:
             group.declared.discard(name)
@@ -356,7 +356,7 @@ class SettingsTrace:
         """A scheduler was called. A number that was declared public covers the call, too."""
         if call.f_code.co_name == "__init__":
             return
-        history, declared = self._history_of(call), _declared_among(_arguments(call))
+        history, declared = self._history_of(call), _select_declared(_arguments(call))
         history.calls += 1
         history.cadence.calls += not declared
         self._note_reasons(declared)
@@ -368,14 +368,14 @@ class SettingsTrace:
             self._histories[scheduler] = _History(self._start or 0, epoch)
         return self._histories[scheduler]
 
-    def _denied_call(self, call: types.FrameType, name: str) -> str:
+    def _judge_call(self, call: types.FrameType, name: str) -> str:
         """Why a call of a scheduler may follow from a private number; empty if it can't."""
         history = self._history_of(call)
         history.touched.add(name)
         if call.f_code.co_name == "__init__":
             return "" if self._start is None else LATE
         arguments = _arguments(call)
-        if _declared_among(arguments) or all(self._counts(value, history) for value in arguments):
+        if _select_declared(arguments) or all(self._counts(value, history) for value in arguments):
             return ""
         return NUMBER
 
@@ -445,14 +445,14 @@ def _arguments(call: types.FrameType) -> list[Any]:
     return [value for value in arguments if value is not None]
 
 
-def _declared_among(values: Iterable[Any]) -> list[PublicNumber]:
+def _select_declared(values: Iterable[Any]) -> list[PublicNumber]:
     return [value for value in values if isinstance(value, PublicNumber)]
 
 
-def _declared_in(value: Any) -> list[PublicNumber]:
+def _get_declared(value: Any) -> list[PublicNumber]:
     """The public numbers of a setting that is made of them alone; else none."""
     parts = value if isinstance(value, tuple | list) else (value,)
-    declared = _declared_among(parts)
+    declared = _select_declared(parts)
     return declared if len(declared) == len(parts) else []
 
 

@@ -58,14 +58,18 @@ class CommittedSecret:
 
     def __init__(self, folder: Path) -> None:
         try:
-            stated, kept = (loads((folder / name).read_bytes()) for name in (COMMITMENT, SECRET))
-            self.secret = secret = bytes.fromhex(kept["secret"])
+            commitment, opening = (
+                loads((folder / name).read_bytes()) for name in (COMMITMENT, SECRET)
+            )
+            self.secret = secret = bytes.fromhex(opening["secret"])
             _require(_LEAST <= len(secret) <= 64, f"the secret has {len(secret)} bytes")
-            self.rows, committed = str(stated["rows"]), str(stated["secret"])
-            _require("run" in stated, "an earlier version made it, for the rows alone. Commit anew")
+            self.rows, committed = str(commitment["rows"]), str(commitment["secret"])
+            _require(
+                "run" in commitment, "an earlier version made it, for the rows alone. Commit anew"
+            )
             self.run, run = (
-                {str(name): str(text) for name, text in kept["run"].items()},
-                str(stated["run"]),
+                {str(name): str(text) for name, text in opening["run"].items()},
+                str(commitment["run"]),
             )
         except FileNotFoundError as error:
             raise BadInput(
@@ -82,7 +86,7 @@ class CommittedSecret:
                 f"the secret in {folder} is not the one that was committed to: get the unchanged "
                 "folder"
             )
-        self.commitment = hashlib.sha256(canonical(stated)).hexdigest()
+        self.commitment = hashlib.sha256(canonical(commitment)).hexdigest()
 
     @staticmethod
     def write(folder: Path, rows: str, secret: bytes, run: Mapping[str, str]) -> None:
@@ -90,15 +94,15 @@ class CommittedSecret:
         one to be kept.
         """
         of_run = _digest_of_run(secret, run)
-        stated = {
+        commitment = {
             "format": _FORMAT,
             "rows": rows,
             "run": of_run,
             "secret": hashlib.sha256(secret).hexdigest(),
         }
-        kept = {"secret": secret.hex(), "run": dict(run)}
-        write_durably(folder / SECRET, json.dumps(kept).encode() + b"\n", mode=0o600)
-        write_durably(folder / COMMITMENT, json.dumps(stated, indent=1).encode() + b"\n")
+        opening = {"secret": secret.hex(), "run": dict(run)}
+        write_durably(folder / SECRET, json.dumps(opening).encode() + b"\n", mode=0o600)
+        write_durably(folder / COMMITMENT, json.dumps(commitment, indent=1).encode() + b"\n")
 
     def streams(self, challenge: bytes, discrete: bool) -> Streams:
         """The random streams of the run, from their beginning: no noise is drawn before they are
@@ -200,9 +204,9 @@ class Transcript(Checkpoint):
     def facts(self) -> dict[str, Any]:
         """For the certificate: what the run was bound to, and the digest of the transcript."""
         self._finish()
-        stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
+        header = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
         return {
-            "transcript": stated | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}
+            "transcript": header | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}
         }
 
     def read(self) -> Saved | None:
@@ -213,7 +217,7 @@ class Transcript(Checkpoint):
         """
         if not self.path.exists():
             return None
-        if self._closed.exists():
+        if self._end_marker.exists():
             raise BadInput(
                 f"{self.folder} holds the transcript of a run that is over, whose keys are used "
                 "up: commit anew, in another folder"
@@ -251,9 +255,9 @@ class Transcript(Checkpoint):
         digest = self._secret.digest(b"state ", head_of(content))
         line = {"state": self._states, "steps": self._taken, "digest": digest}
         if not self._states:
-            stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
+            header = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
             self._lines.insert(
-                0, _line(stated | {"steps": self._between, "discrete": self._discrete})
+                0, _line(header | {"steps": self._between, "discrete": self._discrete})
             )
         self._finish()
         self._writing = Thread(
@@ -291,7 +295,7 @@ class Transcript(Checkpoint):
         """The run is over: nothing can be added, and its keys are not used again."""
         self._close()
         if self.path.exists():
-            self._closed.touch()
+            self._end_marker.touch()
 
     def _close(self) -> None:
         super()._close()
@@ -299,7 +303,7 @@ class Transcript(Checkpoint):
             self._writing.join()  # an interruption loses no state that was begun
 
     @property
-    def _closed(self) -> Path:
+    def _end_marker(self) -> Path:
         return self.folder / "closed"
 
 
@@ -354,8 +358,10 @@ class Recording:
             raise BadInput(
                 f"the transcript in {folder} is of another commitment: get the unchanged folder"
             )
-        stated = [line["step"] for line in self.steps]
-        numbered = len(stated) == self.taken[-1] and all(n == step for n, step in enumerate(stated))
+        step_numbers = [line["step"] for line in self.steps]
+        numbered = len(step_numbers) == self.taken[-1] and all(
+            n == step for n, step in enumerate(step_numbers)
+        )
         if self.taken[0] or not numbered:
             raise BadInput(
                 f"{folder / LINES} leaves out steps, or states one twice: get the unchanged folder"
@@ -488,11 +494,16 @@ def _read_challenge(text: str) -> bytes:
         ) from error
 
 
-def _bits(own: Tensor) -> memoryview:
+def _bits(tensor: Tensor) -> memoryview:
     """The bits of a tensor, without a copy where it is on the processor."""
-    own = own.detach().cpu().contiguous()
-    return (own.view(torch.int16) if own.dtype is torch.bfloat16 else own).numpy().ravel().data
+    tensor = tensor.detach().cpu().contiguous()
+    return (
+        (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor)
+        .numpy()
+        .ravel()
+        .data
+    )
 
 
-def _line(stated: dict[str, Any]) -> str:
-    return _ENCODE(stated) + "\n"
+def _line(entry: dict[str, Any]) -> str:
+    return _ENCODE(entry) + "\n"

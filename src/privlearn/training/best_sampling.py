@@ -45,9 +45,9 @@ def choices(
         return [(name, mechanism) for name in samplers]
     cyclic = [name for name, kind in samplers.items() if kind.in_cycles is not Sampler.in_cycles]
     more: list[tuple[str, Correlation | str]] = [
-        (name, own)
-        for own, made in kinds(Correlation).items()
-        for name in ((*cyclic, "fixed") if made.disjoint else ("fixed",))
+        (name, spec)
+        for spec, kind in kinds(Correlation).items()
+        for name in ((*cyclic, "fixed") if kind.disjoint else ("fixed",))
     ]
     return [*((name, INDEPENDENT) for name in samplers), *(more if correlated else [])]
 
@@ -82,11 +82,11 @@ def least(
     neighbours = adjacency or planned(made("poisson", INDEPENDENT, None)).neighbours
     tried: list[T] = []
     refusals: list[PrivlearnError] = []
-    for name, own in choices(mechanism, correlated=correlated):
+    for name, noise in choices(mechanism, correlated=correlated):
         try:
-            tried.append(made(name, own, neighbours))
+            tried.append(made(name, noise, neighbours))
         except PrivlearnError as error:
             refusals.append(error)
     if not tried:
         raise refusals[0]
-    return min(tried, key=lambda own: solving.noise_in_weights(planned(own), examples))
+    return min(tried, key=lambda candidate: solving.noise_in_weights(planned(candidate), examples))

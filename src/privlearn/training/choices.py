@@ -301,14 +301,14 @@ def weights_of(
     Raises:
         BadInput: not one number above 0 for each class.
     """
-    given = request.class_weights
-    if given is None:
+    weights = request.class_weights
+    if weights is None:
         return None
     if classes is None:
         raise BadInput(
             "class_weights is for classes, and these data have other targets: leave it out"
         )
-    if isinstance(given, str) and given == BALANCED:
+    if isinstance(weights, str) and weights == BALANCED:
         if request.class_frequencies is None:
             raise BadInput(
                 "class_weights='balanced' needs the shares of the classes, and those of private "
@@ -317,30 +317,30 @@ def weights_of(
             )
         shares = _by_class("class_frequencies", request.class_frequencies, classes, names)
         return tuple(1 / share for share in shares)
-    return _by_class("class_weights", given, classes, names)
+    return _by_class("class_weights", weights, classes, names)
 
 
-def _by_class(what: str, given: Any, classes: int, names: tuple[str, ...]) -> tuple[float, ...]:
+def _by_class(what: str, argument: Any, classes: int, names: tuple[str, ...]) -> tuple[float, ...]:
     """A number above 0 for each class, from a mapping by name or number, or from a sequence."""
-    if isinstance(given, Mapping):
+    if isinstance(argument, Mapping):
         places = {name: number for number, name in enumerate(names)}
         numbered = {str(number): number for number in range(classes)} if not names else {}
         by_place = {
-            key if isinstance(key, int) else (places | numbered).get(str(key)): given[key]
-            for key in given
+            key if isinstance(key, int) else (places | numbered).get(str(key)): argument[key]
+            for key in argument
         }
         values = (
             [by_place.get(number) for number in range(classes)]
-            if len(by_place) == classes == len(given)
+            if len(by_place) == classes == len(argument)
             else []
         )
     else:
-        values = list(given) if isinstance(given, tuple | list) else []
+        values = list(argument) if isinstance(argument, tuple | list) else []
     numbers = [value for value in values if value is not None]
     if len(numbers) != classes:
         of = ", ".join(names[:6]) or f"0 to {classes - 1}"
         raise BadInput(
-            f"{what} is {str(given)[:60]}: expected a number for each of the {classes} classes "
+            f"{what} is {str(argument)[:60]}: expected a number for each of the {classes} classes "
             f"({of[:60]}), by name or number, {{class: number}}"
         )
     return tuple(between(f"a number in {what}", value, 1e-9, 1e9) for value in numbers)

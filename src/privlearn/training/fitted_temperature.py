@@ -58,14 +58,14 @@ class FittedTemperature:
                 "number the target of each row: leave it out of the plan (temperature=None), or "
                 "give such rows"
             )
-        if scored_by(task.network, self._made_up()) is None:
+        if scored_by(task.network, self._make_row()) is None:
             raise BadInput(
                 "the plan has a temperature, and the model's scores are not those of a last "
                 "torch.nn.Linear: end the model with one, or leave the temperature out of the plan "
                 "(temperature=None)"
             )
 
-    def _made_up(self) -> Tensor:
+    def _make_row(self) -> Tensor:
         """A row of zeros, as the network gets it, where the network is."""
         like = self._task.rows.like[0]
         return like.new_zeros(1, *like.shape[1:], device=self._task.parameters[0].device)
@@ -90,7 +90,7 @@ class FittedTemperature:
             ledger=session.agreed,
             stream=session.noise,
         )
-        layer = scored_by(task.network, self._made_up())
+        layer = scored_by(task.network, self._make_row())
         assert layer is not None
         classes, released, front = layer.out_features, noisy.cpu().numpy(), task.plan.front
         sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len(
@@ -106,7 +106,7 @@ class FittedTemperature:
     def divide(self) -> None:
         """Divide the last layer by the temperature."""
         assert self.value is not None
-        layer = scored_by(self._task.network, self._made_up())
+        layer = scored_by(self._task.network, self._make_row())
         assert layer is not None
         layer.weight.div_(self.value)
         if layer.bias is not None:
@@ -133,14 +133,18 @@ def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         return None
-    last, made = layers[-1], []
-    handle = last.register_forward_hook(lambda module, inputs, output: made.append(output))
+    last, outputs = layers[-1], []
+    handle = last.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
         with torch.no_grad(), evaluating(network):
             out = network(row)
     finally:
         handle.remove()
     uses = sum(
-        own is last.weight for module in network.modules() for own in module._parameters.values()
+        parameter is last.weight
+        for module in network.modules()
+        for parameter in module._parameters.values()
     )
-    return last if uses == 1 and len(made) == 1 and made[0] is out and out.dim() == 2 else None
+    return (
+        last if uses == 1 and len(outputs) == 1 and outputs[0] is out and out.dim() == 2 else None
+    )

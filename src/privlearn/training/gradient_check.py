@@ -54,11 +54,11 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         # which lets all pass
         gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)
         (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
-        own = gradients(sample, TensorRows(nested(made_up, rows.structure)))
+        sums = gradients(sample, TensorRows(nested(made_up, rows.structure)))
     finally:
         for module, training in modes:
             module.training = training
-    for name, value in zip(gradients.parameters, own.values, strict=True):
+    for name, value in zip(gradients.parameters, sums.values, strict=True):
         if float((value - true.pop(name)).norm()) > _AGREE * norm:
             raise NotPerExample(
                 f"the clipped sum of {name!r} differs from autograd's on made-up rows: its "
@@ -88,7 +88,9 @@ def _by_autograd(
     for row in range(_EXAMPLES):
         try:
             with torch.enable_grad():
-                own = losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape).sum()
+                total_loss = losses_of(
+                    model, loss, [leaf[row : row + 1] for leaf in made_up], shape
+                ).sum()
         except PrivlearnError:
             raise
         except Exception as error:
@@ -100,7 +102,7 @@ def _by_autograd(
         gradients = dict(
             zip(
                 trained,
-                torch.autograd.grad(own, list(trained.values()), allow_unused=True),
+                torch.autograd.grad(total_loss, list(trained.values()), allow_unused=True),
                 strict=True,
             )
         )

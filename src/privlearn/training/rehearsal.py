@@ -93,8 +93,8 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     rows = plan.rows_per_person or 1
     batch = max(1, math.ceil(plan.sampling.expected_batch_size(settled.facts.examples)))
     size = min(batch * rows, _MOST_EXAMPLES)
-    made_up = _made_up(settled, data, 2 * size)
-    own = loss or head.loss(request)
+    made_up = _make_rows(settled, data, 2 * size)
+    chosen_loss = loss or head.loss(request)
     # Half of twice as many: batches differ in size, as those of the run do.
     trial = Plan(
         Poisson(0.5),
@@ -109,7 +109,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         run = Run(
             trial,
             partial(network_for, settled, data, streams),
-            own,
+            chosen_loss,
             made_up,
             optimizer=optimizer_of(settled),
             streams=streams,
@@ -128,7 +128,8 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         plan.epochs * plan.sampling.steps(settled.facts.examples),
         batch,
         private * share,
-        mean([_plain_seconds(task.network, own, made_up, size) for _ in range(4)][1:]) * share,
+        mean([_plain_seconds(task.network, chosen_loss, made_up, size) for _ in range(4)][1:])
+        * share,
         held,
         sum(parameter.numel() for parameter in task.parameters),
         str(gradients.way),
@@ -136,7 +137,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     )
 
 
-def _made_up(settled: Settled, data: Dataset, size: int) -> Dataset:
+def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:
     """Made-up rows as the network gets them, with the first class, or the number 0, as targets."""
     shape = shape_after(settled.plan.front, tuple(np.shape(data.x)[1:]))
     kind = torch.as_tensor(data.x[:0]).dtype

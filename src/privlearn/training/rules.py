@@ -132,12 +132,12 @@ class Settled:
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
         """Every setting, the learning rate being for initial weights of that norm."""
-        for name, value, given, why in (
+        for name, value, is_explicit, why in (
             *self._of_rows(),
             *self._of_the_plan(),
             *self._of_the_descent(optimizer, initial_norm),
         ):
-            yield Setting(name, value, None if given else why)
+            yield Setting(name, value, None if is_explicit else why)
 
     def _of_rows(self) -> Iterator[tuple[str, str, bool, str]]:
         """The transforms in front of the network, and the network: name, value, whether it was
@@ -148,7 +148,7 @@ class Settled:
         why = "noise grows with the number of weights: begin with the least"
         yield "model", chosen.model, chosen.model != "linear", why
         moments = any(isinstance(release, Moments) for release in self.plan.releases)
-        if any(isinstance(own, Centre) for own in self.plan.front):
+        if any(isinstance(transform, Centre) for transform in self.plan.front):
             yield (
                 "normalisation",
                 "centred by declared bounds",
@@ -207,8 +207,10 @@ class Settled:
             "what meets the target",
         )
         if plan.correlation is not None:
-            given = chosen.mechanism is not None and len(matrices.choices(chosen.mechanism)) == 1
-            yield "mechanism", plan.correlation.text(), given, best_sampling.WHY
+            is_explicit = (
+                chosen.mechanism is not None and len(matrices.choices(chosen.mechanism)) == 1
+            )
+            yield "mechanism", plan.correlation.text(), is_explicit, best_sampling.WHY
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
 
@@ -228,22 +230,22 @@ class Settled:
         )
         rate = f"{self.learning_rate(optimizer, initial_norm):.4g}"
         yield "learning rate", rate, chosen.learning_rate is not None, why
-        kind, given = (
+        kind, is_explicit = (
             schedules.spec(self.learning_rate_schedule),
             chosen.learning_rate_schedule is not None,
         )
         yield (
             "its schedule",
             kind.partition(":")[0],
-            given,
+            is_explicit,
             "falls to 0, so that the last steps' noise hardly counts",
         )
         for name, row in post_processing.ROWS.items():
-            given = name in chosen.config.post_processing
+            is_explicit = name in chosen.config.post_processing
             yield (
                 row.setting,
-                row.text(chosen.config.post_processing[name]) if given else row.usual,
-                given,
+                row.text(chosen.config.post_processing[name]) if is_explicit else row.usual,
+                is_explicit,
                 row.why,
             )
         scaled = self.plan.temperature is not None
@@ -258,21 +260,24 @@ class Settled:
             chosen.temperature is not None,
             why,
         )
-        smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
-        yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
+        smoothing, is_explicit = (
+            f"{chosen.label_smoothing or 0:g}",
+            chosen.label_smoothing is not None,
+        )
+        yield "label smoothing", smoothing, is_explicit, "loses, where gradients are clipped short"
         if chosen.class_weights is not None:
             yield (
                 "weights of the classes",
-                ", ".join(f"{own:.4g}" for own in chosen.class_weights),
+                ", ".join(f"{weight:.4g}" for weight in chosen.class_weights),
                 True,
                 "",
             )
-        made = chosen.config.augmentation
+        augmentation = chosen.config.augmentation
         why = "whether rows may be moved is for you to say; they take a multiple of the time"
         yield (
             "copies of examples",
-            f"{made.copies}, by {made.summary}" if made else "none",
-            made is not None,
+            f"{augmentation.copies}, by {augmentation.summary}" if augmentation else "none",
+            augmentation is not None,
             why,
         )
 
@@ -287,13 +292,13 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         return _settle_best(request, facts)
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
-    made = (
+    releases = (
         *centring.centred(request, facts),
         *_moments(request, facts),
         *_selection(request, facts),
     )
     plan = replace(
-        plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request)
+        plan, front=(*facts.front, *releases, *plan.front), temperature=_temperature(request)
     )
     target = request.target
     if target is None and plan.reacts:
@@ -302,7 +307,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
             "(with delta=D) or rho=R"
         )
 
-    def solved(plan: Plan) -> Plan:
+    def solve_noise(plan: Plan) -> Plan:
         return plan if target is None else _solve(request, plan, facts.examples)
 
     mechanisms = matrices.choices(request.mechanism)
@@ -321,7 +326,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     return Settled(
         request,
         facts,
-        solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free),
+        solving.with_least_noise(plan, mechanisms, solve_noise, facts.examples, adjust=free),
     )
 
 
@@ -346,15 +351,17 @@ def _settle_best(request: TrainRequest, facts: Facts) -> Settled:
     ):
         raise BadInput(best_sampling.NO_TARGET)
 
-    def made(name: str, mechanism: Correlation | str, neighbours: Adjacency | None) -> Settled:
+    def settle_with(
+        name: str, mechanism: Correlation | str, neighbours: Adjacency | None
+    ) -> Settled:
         return settle(
             replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours), facts
         )
 
     adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
     best = best_sampling.least(
-        made,
-        lambda own: own.plan,
+        settle_with,
+        lambda settled: settled.plan,
         facts.examples,
         request.mechanism,
         adjacency,
@@ -471,7 +478,7 @@ def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
     """What is usual between rows that are normalised one by one and a linear model: moments, where
     these pay.
     """
-    plain = any(isinstance(own, RowNorm) for own in facts.front)
+    plain = any(isinstance(transform, RowNorm) for transform in facts.front)
     plain &= request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
     return (

@@ -300,7 +300,10 @@ class Task:
         from privlearn.training.rules import learning_rate  # a default, which no guarantee rests on
 
         norm = (
-            math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+            math.sqrt(
+                sum(parameter.shape[0] for parameter in self.parameters if parameter.dim() > 1) / 3
+            )
+            or math.inf
         )
         rate = learning_rate("SGD", self.plan, self.examples, "a custom network", norm)
         return torch.optim.SGD(self.parameters, lr=rate)
@@ -335,7 +338,7 @@ class Task:
         with it.
         """
         copies = self.compute.augmentation
-        stated = {
+        public_facts = {
             **training_facts(
                 self.examples,
                 self.plan.epochs * self.steps,
@@ -356,15 +359,15 @@ class Task:
             session.facts = facts(
                 self.network,
                 self.loss,
-                _digested(self.rows) if self.indexed else (self.front.rows, self.y),
+                _pick_rows(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons,
                 self.validation,
                 copies.transform if copies else None,
                 plan=self.plan,
-                **{**self.compute.compared(), **stated},
+                **{**self.compute.compared(), **public_facts},
             )
             session.code = {"code": code_digest(self.loss, copies, self.network)}
-        return stated
+        return public_facts
 
     def model(self) -> nn.Sequential:
         """The network behind its front, for evaluation, where it was; on the processor if a device
@@ -382,10 +385,10 @@ class Task:
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the table or the scans that rows came from."""
-        shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
+        shape, network_shape = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
         if self.indexed is not None and self.indexed.padded:
-            shape = own = self.indexed.stated[0]  # lengths are private
-        shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
+            shape = network_shape = self.indexed.stated[0]  # lengths are private
+        shapes = {"input_shape": list(shape), "network_input_shape": list(network_shape)}
         return shapes | self.data.origin()
 
 
@@ -397,7 +400,7 @@ def _name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
     return name_meeting(model, rows)
 
 
-def _digested(rows: Rows) -> Leaves:
+def _pick_rows(rows: Rows) -> Leaves:
     """Some rows, evenly spread: those that a resumed run compares."""
     leaves: list[Tensor] = []
     for row in torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long()[:, None]:
@@ -524,7 +527,7 @@ class Epoch:
     ) -> None:
         self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
         self.done = False
-        self._batches = self._drawn(session, task)
+        self._batches = self._draw(session, task)
 
     def __iter__(self) -> Iterator[Batch]:
         return self._batches
@@ -551,7 +554,7 @@ class Epoch:
             f"{self.noise_multiplier:.4g})"
         )
 
-    def _drawn(self, session: TrainingSession, task: Task) -> Generator[Batch]:
+    def _draw(self, session: TrainingSession, task: Task) -> Generator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
             session.keep(step)

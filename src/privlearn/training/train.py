@@ -266,16 +266,16 @@ def fit(
     data, weights = data if isinstance(data, tuple) else (data, None)
     request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
     build = partial(network_for, settled, data, streams)
-    data, own = (
+    data, row_loss = (
         replace(data, y=head.prepared(data.y), target_bounds=None),
         loss or head.loss(request),
     )
     if weights is not None:
-        data, own = weighted(data, weights, own)
+        data, row_loss = weighted(data, weights, row_loss)
     result = dpsgd(
         settled.plan,
         build,
-        own,
+        row_loss,
         data,
         optimizer=optimizer_of(settled),
         learning_rate_schedule=settled.learning_rate_schedule,
@@ -287,12 +287,12 @@ def fit(
         validation=validation,
     )
     *front, trained = result.model.children()
-    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    head_facts = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
     return replace(
         result,
         model=nn.Sequential(*front, head.published(trained)).eval(),
-        facts=result.facts | stated,
-        architecture=result.architecture | stated,
+        facts=result.facts | head_facts,
+        architecture=result.architecture | head_facts,
         model_spec=request.model,
         classes=head.classes,
     )
@@ -376,12 +376,12 @@ def optimizer_at(
         {"lr": rate} if momentum is None else {"lr": rate, "momentum": momentum}
     )
     try:
-        made: torch.optim.Optimizer = kind(parameters, **settings)
+        optimizer: torch.optim.Optimizer = kind(parameters, **settings)
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"optimizer {kind.__name__} cannot be made with {settings}: {error}"
         ) from error
-    return made
+    return optimizer
 
 
 def optimizer_of(settled: Settled) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
@@ -391,9 +391,9 @@ def optimizer_of(settled: Settled) -> Callable[[Iterable[nn.Parameter]], torch.o
     kind = optimizer_kind(settled.optimizer)
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        own = list(parameters)
-        rate = settled.learning_rate(kind.__name__, length_of(own))
-        return optimizer_at(kind, own, rate, settled.request.momentum)
+        trained = list(parameters)
+        rate = settled.learning_rate(kind.__name__, length_of(trained))
+        return optimizer_at(kind, trained, rate, settled.request.momentum)
 
     return make
 

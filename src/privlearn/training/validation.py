@@ -68,13 +68,13 @@ def public_rows(
             )
         return None
     if validation is None or not isinstance(validation, Dataset) or not validation.public:
-        given = (
+        problem = (
             "none are given"
             if validation is None
             else "those that are given are not declared public"
         )
         raise BadInput(
-            f"the validation schedule needs rows to validate on, and {given}. An accuracy on "
+            f"the validation schedule needs rows to validate on, and {problem}. An accuracy on "
             "private rows is a release, whose noise is not in the plan. So give rows that are "
             f"public, {_GIVE}; or charge validations on the training rows, with {_PAY}"
         )
@@ -161,7 +161,7 @@ def reacting_noise(task: Task, session: TrainingSession) -> ReactingNoise:
             (answers(through(task.front.modules, public[0]), public[1]) == 1).double().mean()
         )
 
-    def charged(account: Account, x: Tensor, y: Tensor) -> float:
+    def charge_score(account: Account, x: Tensor, y: Tensor) -> float:
         assert schedule.noise is not None
         (sample,) = FullBatch().draw(task.present)
         counted = answers.count(sample, x, y, plan.neighbours, task.persons)
@@ -171,8 +171,8 @@ def reacting_noise(task: Task, session: TrainingSession) -> ReactingNoise:
         return min(1.0, max(0.0, HALF + float(noisy) / task.examples))
 
     def validate(account: Account, x: Tensor, y: Tensor) -> float:
-        own = charged(account, x, y) if public is None else on_public_rows(account, x, y)
-        return session.world.once(lambda: own, "the accuracy")
+        score = charge_score(account, x, y) if public is None else on_public_rows(account, x, y)
+        return session.world.once(lambda: score, "the accuracy")
 
     facts = {
         "rows": task.examples if public is None else len(public[0]),

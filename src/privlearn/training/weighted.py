@@ -33,11 +33,11 @@ class WeightedLoss:
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One value for each example."""
-        own, weights = targets[:, 0], targets[:, 1].clamp(0, 1)
+        plain_targets, weights = targets[:, 0], targets[:, 1].clamp(0, 1)
         if self._whole:
             # as labels are; made-up ones may be any numbers
-            own = own.clamp(0, outputs.shape[1] - 1).long()
-        losses: Tensor = self._loss(outputs, own) * weights
+            plain_targets = plain_targets.clamp(0, outputs.shape[1] - 1).long()
+        losses: Tensor = self._loss(outputs, plain_targets) * weights
         return losses
 
 
