@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         "rows are padded to the longest of the batch",
         dataset_rows._Batch.by_shape,
-        "longer = padding.rounded_up(own)",
+        "longer = padding.rounded_up(row_shapes)",
         "longer = max(map(shapes_of, self._made.values()))",
         OWN,
     ),
@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(
         "a length that can't be computed takes its rows along",
         dataset_rows._Batch.by_shape,
-        "longer if suits(_Batch(self._rows, {}, longer)) else own",
+        "longer if suits(_Batch(self._rows, {}, longer)) else row_shapes",
         "longer",
         CANNOT,
     ),

@@ -210,9 +210,9 @@ MUTANTS = [
     Mutant(
         "a batch with a row that fails is lost",
         dataset_rows.DatasetRows.ahead,
-        "yield _Batch(self._at(keys.popleft()), made)",
-        "yield _Batch(self._at(keys.popleft()), made if None not in made[1] else "
-        "dict.fromkeys(made[0], self.like))",
+        "yield _Batch(self._at(keys.popleft()), collated)",
+        "yield _Batch(self._at(keys.popleft()), collated if None not in collated[1] else "
+        "dict.fromkeys(collated[0], self.like))",
         ABSENT,
     ),
     Mutant(

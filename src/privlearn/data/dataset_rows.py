@@ -150,15 +150,15 @@ class DatasetRows(AllRows):
             for place, indices in enumerate(batches)
         )
         if not self.workers:
-            yield from (self._at(own) for _, own in keyed)
+            yield from (self._at(batch_key) for _, batch_key in keyed)
             return
         # of batches that workers are at: they are asked for as few as are needed
         keys: deque[bytes | None] = deque()
 
         def asked() -> Iterator[list[tuple[int, bytes | None]]]:
-            for indices, own in keyed:
-                keys.append(own)
-                yield [(row, own) for row in indices.tolist()]
+            for indices, batch_key in keyed:
+                keys.append(batch_key)
+                yield [(row, batch_key) for row in indices.tolist()]
 
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
             _Quiet(self._made),
@@ -168,8 +168,8 @@ class DatasetRows(AllRows):
             generator=torch.Generator(),
             worker_init_fn=self._begin,
         )
-        for made in loader:
-            yield _Batch(self._at(keys.popleft()), made)
+        for collated in loader:
+            yield _Batch(self._at(keys.popleft()), collated)
 
     def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
@@ -245,7 +245,7 @@ class _Batch(Whole):
     """
 
     def __init__(
-        self, rows: DatasetRows, made: _Packed | dict[int, Leaves], shapes: Shapes | None = None
+        self, rows: DatasetRows, leaves: _Packed | dict[int, Leaves], shapes: Shapes | None = None
     ) -> None:
         self.structure, self.inputs, self._rows, self._shapes = (
             rows.structure,
@@ -257,7 +257,7 @@ class _Batch(Whole):
             leaf.new_zeros(0, *shape)
             for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
-        self._made = made if isinstance(made, dict) else _unpacked(made)
+        self._made = leaves if isinstance(leaves, dict) else _unpacked(leaves)
         self.padding, self.padded = rows.padding, rows.padded and shapes is None
 
     def __len__(self) -> int:
@@ -268,8 +268,10 @@ class _Batch(Whole):
         if not len(rows):
             return self.like
         padding, shapes = self._rows._made.padding, self._shapes
-        own = [self._row(number) for number in rows.tolist()]
-        return _joined([padding.padded(row, shapes) for row in own] if padding and shapes else own)
+        fetched = [self._row(number) for number in rows.tolist()]
+        return _joined(
+            [padding.padded(row, shapes) for row in fetched] if padding and shapes else fetched
+        )
 
     def _row(self, number: int) -> Leaves:
         """A row; one that a worker could not make is tried here."""
@@ -291,13 +293,13 @@ class _Batch(Whole):
         groups: dict[Shapes, list[int]] = {}
         for number in examples.tolist():
             try:
-                own = shapes_of(self._row(number))
+                row_shapes = shapes_of(self._row(number))
             except Exception:  # it counts as absent
                 continue
-            if own not in wanted:
-                longer = padding.rounded_up(own)
-                wanted[own] = longer if suits(_Batch(self._rows, {}, longer)) else own
-            groups.setdefault(wanted[own], []).append(number)
+            if row_shapes not in wanted:
+                longer = padding.rounded_up(row_shapes)
+                wanted[row_shapes] = longer if suits(_Batch(self._rows, {}, longer)) else row_shapes
+            groups.setdefault(wanted[row_shapes], []).append(number)
         for shapes, numbers in sorted(groups.items()):
             rows = _Batch(self._rows, self._made, shapes)
             if suits(rows):
@@ -354,8 +356,8 @@ class _Made:
         leaves = self._like_others(batch)
         if not again or key is None:
             return leaves
-        own = hashlib.blake2b(digests(*leaves).tobytes(), key=key, digest_size=8).digest()
-        return self._like_others(self.batch(number, seed=int.from_bytes(own, "little") >> 1))
+        digest = hashlib.blake2b(digests(*leaves).tobytes(), key=key, digest_size=8).digest()
+        return self._like_others(self.batch(number, seed=int.from_bytes(digest, "little") >> 1))
 
     def quietly(self, number: int, key: bytes | None) -> Leaves | None:
         """The same, or None if it can't be made."""
@@ -376,11 +378,11 @@ class _Made:
             raise ValueError("the row has other shapes or types than the first")
         return tuple(leaves)
 
-    def _fit(self, own: Shapes, shapes: Shapes) -> bool:
+    def _fit(self, actual: Shapes, shapes: Shapes) -> bool:
         if self.free or self.padding is None:
-            return self.free or own == shapes
-        ranks = [len(shape) for shape in own] == [len(shape) for shape in shapes]
-        return ranks and self.padding.lengths_aside(own) == self.padding.lengths_aside(shapes)
+            return self.free or actual == shapes
+        ranks = [len(shape) for shape in actual] == [len(shape) for shape in shapes]
+        return ranks and self.padding.lengths_aside(actual) == self.padding.lengths_aside(shapes)
 
 
 @final
@@ -402,8 +404,8 @@ class NumberedRows(TorchDataset[Any]):
 class _Quiet(TorchDataset[Any]):
     """A data set in which a row that can't be made is None."""
 
-    def __init__(self, made: _Made) -> None:
-        self._made = made
+    def __init__(self, rows: _Made) -> None:
+        self._made = rows
 
     def __len__(self) -> int:
         return len(self._made)
@@ -453,7 +455,7 @@ def _as_nest(batch: Any) -> Any:
     if isinstance(batch, UserDict) and kind not in _pytree.SUPPORTED_NODES:
         _pytree.register_pytree_node(
             kind,
-            lambda own: (list(own.values()), list(own)),
+            lambda mapping: (list(mapping.values()), list(mapping)),
             lambda values, names: kind(dict(zip(names, values, strict=True))),
         )
     return batch
@@ -501,9 +503,9 @@ def _numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
 
 
 def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
-    made = [row for row in rows if row is not None]
+    present = [row for row in rows if row is not None]
     values = tuple(
-        torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*made, strict=True)
+        torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*present, strict=True)
     )
     return [None if row is None else shapes_of(row) for row in rows], values
 
@@ -511,12 +513,16 @@ def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[T
 def _unpacked(packed: _Packed) -> dict[int, Leaves]:
     """The rows that could be made."""
     numbers, shapes, values = packed
-    there = [(number, own) for number, own in zip(numbers, shapes, strict=True) if own is not None]
+    there = [
+        (number, row_shapes)
+        for number, row_shapes in zip(numbers, shapes, strict=True)
+        if row_shapes is not None
+    ]
     pieces = [
-        torch.split(value, [math.prod(own[place]) for _, own in there])
+        torch.split(value, [math.prod(row_shapes[place]) for _, row_shapes in there])
         for place, value in enumerate(values)
     ]
     return {
-        number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(own))
-        for row, (number, own) in enumerate(there)
+        number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(row_shapes))
+        for row, (number, row_shapes) in enumerate(there)
     }

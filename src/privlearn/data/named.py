@@ -107,9 +107,9 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
-    given |= {"target_bounds=": target_bounds}
-    declared = [option for option, value in given.items() if value is not None]
+    options = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
+    options |= {"target_bounds=": target_bounds}
+    declared = [option for option, value in options.items() if value is not None]
     if (form := _folder_form(name)) is not None:
         others = {*declared} - {"classes="}
         return form.read(Path(name), classes, grid, others, public=public).checked()

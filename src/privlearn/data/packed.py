@@ -143,12 +143,12 @@ def load_packed(
             "y.npy, one row and one label for each example. `privlearn data pack FILE DIR` makes "
             "them of a table"
         )
-    declared, given = (
+    declared, arguments = (
         folder / DECLARED,
         {"classes": classes, "range": value_range, "target_bounds": target_bounds},
     )
     if declared.exists():
-        if any(value is not None for value in given.values()):
+        if any(value is not None for value in arguments.values()):
             raise BadInput(
                 f"what {folder} holds is declared in it: leave out classes=, value_range=, "
                 "target_bounds="
@@ -161,7 +161,7 @@ def load_packed(
             "HI)"
         )
     else:
-        about = _of_arrays(given)
+        about = _of_arrays(arguments)
     return Dataset(**arrays, **{"name": folder.name, **about}, public=public).checked()
 
 
@@ -206,15 +206,15 @@ def _encoded(source: Any, schema: Schema, *, persons: bool) -> Iterator[dict[str
             "x": encode_features(table, schema),
             "y": encode_target(table, schema),
         }
-        own = encode_persons(table, schema) if ids else None
-        yield parts if own is None else {**parts, "groups": _digests(own)}
+        person_ids = encode_persons(table, schema) if ids else None
+        yield parts if person_ids is None else {**parts, "groups": _digests(person_ids)}
 
 
 def _digests(persons: NDArray[np.str_]) -> NDArray[np.bytes_]:
     """Of each person's id a digest: ids of one size, whatever chunks come."""
     digests = [
-        hashlib.blake2b(str(own).encode(), digest_size=_PERSON).hexdigest().encode()
-        for own in persons
+        hashlib.blake2b(str(person).encode(), digest_size=_PERSON).hexdigest().encode()
+        for person in persons
     ]
     return np.array(digests, dtype=f"S{2 * _PERSON}")
 
@@ -321,11 +321,11 @@ def _mapped(path: Path) -> NDArray[Any]:
 def _declared(path: Path) -> dict[str, Any]:
     """What `pack` wrote of the rows, as arguments of a `Dataset`."""
     try:
-        stated = loads(path.read_bytes())
-        name = str(stated["name"])
-        if "schema" not in stated:
-            return {"name": name, **_of_arrays(stated)}
-        schema = Schema.from_json(stated["schema"], str(path))
+        declaration = loads(path.read_bytes())
+        name = str(declaration["name"])
+        if "schema" not in declaration:
+            return {"name": name, **_of_arrays(declaration)}
+        schema = Schema.from_json(declaration["schema"], str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, BadInput):
             raise

@@ -51,8 +51,8 @@ class Padding:
                 be compared.
         """
         learned = [
-            _learned(own, batch, drawn=drawn) if isinstance(batch, Tensor) else None
-            for own, batch in zip(zip(*alone, strict=True), together, strict=True)
+            _learned(leaves, batch, drawn=drawn) if isinstance(batch, Tensor) else None
+            for leaves, batch in zip(zip(*alone, strict=True), together, strict=True)
         ]
         if any(each is None for each in learned):
             return None

@@ -87,11 +87,11 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
             )
         inputs.append(_tensor(row[0], "input", number))
         targets.append(_tensor(row[1], "target", number))
-        for part, given in (("input", inputs), ("target", targets)):
-            if (given[-1].shape, given[-1].dtype) != (given[0].shape, given[0].dtype):
+        for part, values in (("input", inputs), ("target", targets)):
+            if (values[-1].shape, values[-1].dtype) != (values[0].shape, values[0].dtype):
                 raise BadInput(
-                    f"the {part} of row {number} is {_described(given[-1])}, and that of row 0 is "
-                    f"{_described(given[0])}: "
+                    f"the {part} of row {number} is {_described(values[-1])}, and that of row 0 is "
+                    f"{_described(values[0])}: "
                     "expected one shape and type; bring rows to it one by one, in the data set",
                     row=number,
                 )
