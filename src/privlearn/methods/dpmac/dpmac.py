@@ -159,7 +159,7 @@ def dpmac(
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
     descent = optimizer_from(optimizer, task.parameters)
-    stated = task.facts(session, descent, learning_rate_schedule)
+    run_facts = task.facts(session, descent, learning_rate_schedule)
     calls.begin(session, task.steps, descent)
     task.train(
         session,
@@ -167,7 +167,7 @@ def dpmac(
         RateSchedule(descent, learning_rate_schedule),
         calls,
     )
-    return calls.ended(task.result(session, stated))
+    return calls.ended(task.result(session, run_facts))
 
 
 @checked
@@ -317,16 +317,16 @@ class MacTask:
         """Public values of the run; they are also what a resumed run must have in common with its
         checkpoint.
         """
-        own, described = self.settings, self._front.described()
-        stated = {
+        settings, described = self.settings, self._front.described()
+        run_facts = {
             **training_facts(
                 self._examples, self.plan.epochs * self.steps, descent, rates, described
             ),
             "objective": self._output.name,
-            "coordinates": own.coordinates.describe(),
-            "mu": own.mu if isinstance(own.mu, int | float) else spec(own.mu),
-            "weight_steps": own.weight_steps,
-            "newton": own.newton,
+            "coordinates": settings.coordinates.describe(),
+            "mu": settings.mu if isinstance(settings.mu, int | float) else spec(settings.mu),
+            "weight_steps": settings.weight_steps,
+            "newton": settings.newton,
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         session.parts = {
@@ -343,11 +343,11 @@ class MacTask:
                 None,
                 None,
                 plan=self.plan,
-                microbatch=own.config.microbatch,
-                **stated,
+                microbatch=settings.config.microbatch,
+                **run_facts,
             )
-            session.code = {"code": code_digest(own.mu, own.activations, self._network)}
-        return stated
+            session.code = {"code": code_digest(settings.mu, settings.activations, self._network)}
+        return run_facts
 
     def train(
         self,
@@ -384,7 +384,7 @@ class MacTask:
                 self._watch.end_epoch()
             session.end(plan.epochs)
 
-    def result(self, session: TrainingSession, stated: dict[str, Any]) -> Result:
+    def result(self, session: TrainingSession, run_facts: dict[str, Any]) -> Result:
         """The trained model, and what can be published of it."""
         network = self._network
         network.to(
@@ -399,7 +399,7 @@ class MacTask:
             ledger=session.ledger,
             plan=self.plan,
             method="dpmac",
-            facts=stated
+            facts=run_facts
             | ({"thresholds": self._derivatives.thresholds} if self._derivatives.learned else {})
             | session.facts_of_leaving(),
             architecture=shapes | self._data.origin(),
@@ -424,10 +424,10 @@ def _bound(plan: Plan) -> Layerwise:
 
 
 def _require_inputs(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
-    given = torch.Size(shape).numel()
-    if given != layers[0].linear.in_features:
+    features = torch.Size(shape).numel()
+    if features != layers[0].linear.in_features:
         raise BadInput(
-            f"examples have {given} features (shape {shape}), and the first layer takes "
+            f"examples have {features} features (shape {shape}), and the first layer takes "
             f"{layers[0].linear.in_features}: "
             "expected a network for rows of that shape"
         )
