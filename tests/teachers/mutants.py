@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "targets are not clipped to the box",
         sums.CodeSums._clipped,
-        "own.clamp(0, 1) if self._box else own",
-        "own",
+        "values.clamp(0, 1) if self._box else values",
+        "values",
         MOVES,
     ),
     Mutant(
@@ -547,7 +547,7 @@ MUTANTS = [
     Mutant(
         "a folder of other records is taken",
         trained.Trained._resumed,
-        'kept["digest"] == digest',
+        'state["digest"] == digest',
         "True",
         "check_interrupted_teachers_go_on",
     ),
@@ -621,7 +621,7 @@ MUTANTS = [
     Mutant(
         "nothing is kept before noise is drawn",
         answers.keep_answers,
-        'file.write(Saved({"sums": _total(made)}, plain))',
+        'file.write(Saved({"sums": _total(totals)}, plain))',
         "pass",
         "check_killed_while_asking_draws_the_same_noise",
     ),
@@ -679,7 +679,7 @@ MUTANTS = [
         answers.keep_answers,
         "file.write(_answered(answers, facts, ledger.run))",
         "kept = _answered(answers, facts, ledger.run)\n"
-        "        file.write(Saved({**kept.tensors, 'sums': _total(made)}, kept.plain))",
+        "        file.write(Saved({**kept.tensors, 'sums': _total(totals)}, kept.plain))",
         "check_kept_answers_are_what_was_released",
     ),
     Mutant(
@@ -763,7 +763,7 @@ MUTANTS = [
     Mutant(
         "the loss counts all components",
         reducers.PublicPCA.loss,
-        "self.eigenvalues[kept:]",
+        "self.eigenvalues[size:]",
         "self.eigenvalues",
         "check_the_closed_form_loss_is_what_is_measured",
     ),

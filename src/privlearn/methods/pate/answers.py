@@ -378,7 +378,7 @@ def keep_answers(
         saved = file.read()
         if saved is None:
             ledger.require_room(plan.event(), plan.adjacency, plan.unit)
-            made = sums()
+            totals = sums()
             with _ending_if_it_fails(ledger, file):
                 ledger.begin(plan.event(), plan.adjacency, plan.unit)
                 plain = {
@@ -387,7 +387,7 @@ def keep_answers(
                     "run": ledger.run,
                     "streams": streams.state(),
                 }
-                file.write(Saved({"sums": _total(made)}, plain))
+                file.write(Saved({"sums": _total(totals)}, plain))
         else:
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
@@ -395,12 +395,12 @@ def keep_answers(
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _taken_up(saved, plan, pool, ledger)
             watch = streams.noise.watch
-            made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            totals, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             streams.noise.watch = watch
-            _total(made).copy_(saved.tensors["sums"])
-            made.added.see(torch.zeros(0))  # they were measured before they were kept
+            _total(totals).copy_(saved.tensors["sums"])
+            totals.added.see(torch.zeros(0))  # they were measured before they were kept
         answers = of_pool(
-            plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams
+            plan, pool, ledger, release_answers(plan, totals, reducer, ledger, streams), streams
         )
         file.write(_answered(answers, facts, ledger.run))
         ledger.settle()

@@ -161,9 +161,9 @@ def ask_teachers(
     if keep is None:
         session = Session(plan, ledger, streams)
         session.count_examples(teachers.examples)
-        made = sums()
+        totals = sums()
         with session.charging():
-            noisy = release_answers(plan, made, reducer, ledger, streams)
+            noisy = release_answers(plan, totals, reducer, ledger, streams)
         answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)

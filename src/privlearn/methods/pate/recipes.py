@@ -131,7 +131,7 @@ class Network:
 
         def predict(inputs: Tensor) -> Tensor:
             with torch.no_grad():
-                return torch.cat([module(own) for own in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
+                return torch.cat([module(batch) for batch in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
 
         return predict
 
@@ -251,8 +251,8 @@ class Neighbourhood:
                 f"there are {len(rows)} public inputs: expected two or more, for labels to spread "
                 "between"
             )
-        kept = min(components, *rows.shape)
-        self._pca = PCA(kept, random_state=0).fit(rows) if kept else None
+        dimensions = min(components, *rows.shape)
+        self._pca = PCA(dimensions, random_state=0).fit(rows) if dimensions else None
         self._index = NearestNeighbors(n_neighbors=min(neighbours, len(rows) - 1)).fit(
             self._reduced(rows)
         )
@@ -360,13 +360,13 @@ def described(recipe: Recipe) -> dict[str, Any]:
     with isolated(0), suppress(Exception):
         match recipe:
             case Estimator():
-                made = recipe.make()
-                stated = {
-                    "class": name_of(type(made)),
-                    "parameters": _short(repr(made)),
+                estimator = recipe.make()
+                facts = {
+                    "class": name_of(type(estimator)),
+                    "parameters": _short(repr(estimator)),
                     "classes": recipe.classes,
                 }
-                return {"kind": "estimator", **stated}
+                return {"kind": "estimator", **facts}
             case Network():
                 module = recipe.make()
                 size = sum(each.numel() for each in module.parameters())

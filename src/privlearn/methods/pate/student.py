@@ -215,9 +215,9 @@ class Student:
             module.train()
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(inputs)).split(self.batch_size):  # type: ignore[no-untyped-call]
-                    own = inputs[rows] if self.augment is None else self.augment(inputs[rows])
+                    batch = inputs[rows] if self.augment is None else self.augment(inputs[rows])
                     descent.zero_grad()
-                    compare(module(own), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
+                    compare(module(batch), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
                     descent.step()
 
     def describe(self) -> dict[str, Any]:

@@ -183,10 +183,10 @@ class CodeSums:
         """The codes of some targets less the origin, bounded; 0 for those that are not finite."""
         finite = targets.flatten(1).isfinite().all(1)
         centre = self._centre.to(targets.dtype if targets.is_floating_point() else torch.float64)
-        own = targets.to(centre.dtype)
+        values = targets.to(centre.dtype)
         if not bool(finite.all()):
-            own = torch.where(finite.view(-1, *[1] * (own.dim() - 1)), own, centre)
-        codes = self._encoded(own.clamp(0, 1) if self._box else own) - self._origin
+            values = torch.where(finite.view(-1, *[1] * (values.dim() - 1)), values, centre)
+        codes = self._encoded(values.clamp(0, 1) if self._box else values) - self._origin
         if not self._box:
             codes = clip_to_ball(codes, self._radius)
         return torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)

@@ -234,28 +234,28 @@ class Trained(Teachers):
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            kept = {
+            state = {
                 "recipe": described(self._recipe),
                 "digest": fingerprint(x, y, asked),
                 "count": self._count,
                 "place": place.tolist(),
                 "seeds": seeds,
             }
-            write_durably(self._folder / TEACHERS, json.dumps(kept).encode(), mode=0o600)
+            write_durably(self._folder / TEACHERS, json.dumps(state).encode(), mode=0o600)
         return place, seeds
 
     def _resumed(self, digest: str) -> tuple[Places, list[int]]:
         assert self._folder is not None
         try:
-            kept = loads((self._folder / TEACHERS).read_bytes())
+            state = loads((self._folder / TEACHERS).read_bytes())
             place, seeds = (
-                np.asarray(kept["place"], dtype=np.int64),
-                [int(seed) for seed in kept["seeds"]],
+                np.asarray(state["place"], dtype=np.int64),
+                [int(seed) for seed in state["seeds"]],
             )
-            then = kept["recipe"]
+            then = state["recipe"]
             same = (
-                kept["digest"] == digest
-                and kept["count"] == self._count
+                state["digest"] == digest
+                and state["count"] == self._count
                 and len(seeds) == self._count
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -447,13 +447,13 @@ def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
     Raises:
         BadInput: not one site for each row, or a person at two sites.
     """
-    given = np.asarray(sites)
-    if given.shape != (len(data.x),) or given.dtype.kind not in "iuUSb":
+    ids = np.asarray(sites)
+    if ids.shape != (len(data.x),) or ids.dtype.kind not in "iuUSb":
         raise BadInput(
-            f"sites have the shape {given.shape} and type {given.dtype}, for {len(data.x)} rows: "
+            f"sites have the shape {ids.shape} and type {ids.dtype}, for {len(data.x)} rows: "
             "expected the id of a site, a whole number or a text, for each row"
         )
-    names, place = np.unique(given, return_inverse=True)
+    names, place = np.unique(ids, return_inverse=True)
     shards = place.reshape(-1).astype(np.int64)
     _require_persons_apart(data, shards)
     return shards, len(names)
