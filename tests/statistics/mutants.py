@@ -349,8 +349,8 @@ MUTANTS = [
     Mutant(
         "the first features are told, whichever were chosen",
         classifiers._chosen,
-        "choice_json(kept[0], origin",
-        "choice_json(sorted(kept[0]), origin",
+        "choice_json(selections[0], origin",
+        "choice_json(sorted(selections[0]), origin",
         TOLD,
     ),
     Mutant(
@@ -366,8 +366,8 @@ MUTANTS = [
     Mutant(
         "all features are told where none was chosen",
         classifiers._chosen,
-        "not plan.selects or not kept",
-        "not kept",
+        "not plan.selects or not selections",
+        "not selections",
         TOLD,
     ),
     Mutant(

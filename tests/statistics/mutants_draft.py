@@ -32,14 +32,14 @@ MUTANTS = [
     Mutant(
         "a draft has no noise",
         draft._released,
-        "(made,) = release(",
-        "made = [part.clone() for part in counts.values]; release(",
+        "(noisy_counts,) = release(",
+        "noisy_counts = [part.clone() for part in counts.values]; release(",
         NOISE,
     ),
     Mutant(
         "categories are those that are there",
         draft._released,
-        "np.flatnonzero(own > least)",
+        "np.flatnonzero(column_counts > least)",
         (
             "np.flatnonzero(np.bincount(_behind(texts[name], followed[name], level).clip(0), "
             "minlength=1))"
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "bounds are taken from the rows",
         draft._released,
-        "bounds = {name: _bounds_of(own > least) for",
+        "bounds = {name: _bounds_of(column_counts > least) for",
         "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
         "float(max(filter(None, table.columns[name]), default=1))) for",
         GRID,
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "the outermost number is a bound",
         draft._released,
-        "_bounds_of(own > least)",
+        "_bounds_of(column_counts > least)",
         "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)",
         RARE,
     ),

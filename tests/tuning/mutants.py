@@ -250,7 +250,7 @@ MUTANTS = [
     Mutant(
         "another ledger's result is taken",
         tune._Trainer._held_to_its_plan,
-        "result.ledger is not own or own.event != candidate.plan.event()",
+        "result.ledger is not ledger or ledger.event != candidate.plan.event()",
         "False",
         "check_candidates_are_held_to_their_plan",
     ),
@@ -341,15 +341,15 @@ MUTANTS = [
     Mutant(
         "progress tells how many runs there were",
         tune._by_random_stopping,
-        "which, own = drawn",
-        'print("run 1/2"); which, own = drawn',
+        "which, score_streams = drawn",
+        'print("run 1/2"); which, score_streams = drawn',
         "check_losers_leave_no_trace",
     ),
     Mutant(
         "the sizes of blocks are seen",
         tune._on_blocks,
-        "progress(len(results), len(own))",
-        "progress(len(results), len(own[0].x))",
+        "progress(len(results), len(training_blocks))",
+        "progress(len(results), len(training_blocks[0].x))",
         "check_neighbouring_tuned_runs_look_the_same",
     ),
     Mutant(

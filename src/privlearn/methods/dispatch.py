@@ -115,8 +115,8 @@ def train(
     shared: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "examples": examples}
     watched = {"callbacks": callbacks, "checkpoint": checkpoint, "validation": validation}
     if method == _DPSGD:
-        given = {**shared, "model": model, **watched, **choices}
-        return descent.train(dataset, ledger=ledger, streams=streams, beside=beside, **given)
+        arguments = {**shared, "model": model, **watched, **choices}
+        return descent.train(dataset, ledger=ledger, streams=streams, beside=beside, **arguments)
     row = find_method(method)
     watched = {name: value for name, value in watched.items() if value not in ((), None)}
     if model != "linear":

@@ -160,15 +160,15 @@ def _chosen(
     """Which features were chosen, for the facts: released, so free to tell. Where rows are
     released, scores are not.
     """
-    kept = [
+    selections = [
         module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)
     ]
-    if not plan.selects or not kept:
+    if not plan.selects or not selections:
         return {}
     if isinstance(plan, RowsPlan):
-        return {"chosen": [choice_json(kept[0], origin.names)]}
+        return {"chosen": [choice_json(selections[0], origin.names)]}
     scores, noise = scored(statistics, plan.criterion, plan.least_count)
-    return {"chosen": [choice_json(kept[0], origin.names, scores.tolist(), noise.tolist())]}
+    return {"chosen": [choice_json(selections[0], origin.names, scores.tolist(), noise.tolist())]}
 
 
 def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
@@ -199,7 +199,7 @@ def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statisti
         rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare
     )
     assert isinstance(counts, Tensor)
-    kept = release_statistics(
+    statistics = release_statistics(
         rows.x,
         rows.y,
         classes=plan.classes,
@@ -213,7 +213,7 @@ def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statisti
         columns=best,
         prepare=rows.prepare,
     )
-    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
+    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], statistics
 
 
 def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple[Tensor, Tensor]:

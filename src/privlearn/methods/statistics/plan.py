@@ -108,9 +108,9 @@ class StatisticsPlan(AbstractPlan):
     def _at_one(self) -> Self:
         return replace(self, noise_multiplier=1.0)  # type: ignore[type-var]
 
-    def _rows(self, released: str, kept: str, bounds: str) -> list[tuple[str, str]]:
+    def _rows(self, released: str, features: str, bounds: str) -> list[tuple[str, str]]:
         noise = ("noise multiplier", f"{self.noise:.4g} for all together")
-        return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
+        return [("released", released), ("features kept", features), ("bounds", bounds), noise]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """Other public features than the plan's, or that another number of features was chosen."""
@@ -200,8 +200,8 @@ class LeastSquaresPlan(StatisticsPlan):
     @property
     def summary(self) -> str:
         """What a card says of how it was made."""
-        made = "A linear classifier by least squares, with a ridge that follows the noise"
-        return f"{made}, computed from released numbers alone."
+        kind = "A linear classifier by least squares, with a ridge that follows the noise"
+        return f"{kind}, computed from released numbers alone."
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""

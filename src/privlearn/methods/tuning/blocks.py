@@ -258,13 +258,13 @@ class Blocks(AbstractPlan):
         """What contradicts the plan of the candidate said to be chosen, or the declared number of
         examples.
         """
-        stated = count("examples", facts["tuning"]["examples"])
-        own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
-        if stated == (self.examples or stated):
-            return own
+        examples = count("examples", facts["tuning"]["examples"])
+        problems = self._settled(chosen_candidate(self.candidates, facts), examples).follows(facts)
+        if examples == (self.examples or examples):
+            return problems
         return [
-            f"{stated} examples were divided into blocks, and the plan declares {self.examples}",
-            *own,
+            f"{examples} examples were divided into blocks, and the plan declares {self.examples}",
+            *problems,
         ]
 
 
