@@ -92,8 +92,8 @@ class Seen(Teachers):
 
     def describe(self) -> dict[str, Any]:
         """As the teachers that are looked at, and through what."""
-        own = self._teachers.describe()
-        return own | {"seen_through": [*own.get("seen_through", []), self._what]}
+        description = self._teachers.describe()
+        return description | {"seen_through": [*description.get("seen_through", []), self._what]}
 
     def answers(
         self,
@@ -147,7 +147,7 @@ class Corrections:
         self._shape = reference.shape[2:]
         self._reference = reference.float().flatten(2)
         self._waves = _waves(tuple(self._shape), order)
-        self._whitening = torch.stack([self._root(own) for own in self._reference])
+        self._whitening = torch.stack([self._root(maps) for maps in self._reference])
 
     @property
     def size(self) -> int:
@@ -380,8 +380,8 @@ class Start:
             torch.manual_seed(seed)
             learning(network, x, maps)
             standing_in = [
-                tuning(copy.deepcopy(network), x[own], maps[own])
-                for own in (slice(None, half), slice(len(x) - half, None))
+                tuning(copy.deepcopy(network), x[rows], maps[rows])
+                for rows in (slice(None, half), slice(len(x) - half, None))
             ]
         reference = probabilities(network, inputs)
         corrections = Corrections(reference)

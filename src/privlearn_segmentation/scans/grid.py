@@ -127,11 +127,12 @@ def prepared(
             them.
     """
     channels = [
-        on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])
+        on_grid(normalised(channel), grid)
+        for channel in (image if image.ndim == 4 else image[None])
     ]
     mask = on_grid(np.asarray(mask), grid)
     if halve:
-        channels = [_halved(own) for own in channels]
+        channels = [_halved(channel) for channel in channels]
         mask = _most(mask, classes)
     return np.stack(channels).astype(np.float32), mask.astype(np.uint8)
 
