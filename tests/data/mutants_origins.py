@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         "data sets around others are apart",
-        Origins._held,
+        Origins._search,
         "columns += self._of(value)",
         "columns += []",
         COUNTED,
@@ -116,7 +116,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows of lists are missed",
-        Origins._held,
+        Origins._search,
         "columns += [objects] if",
         "columns += [] if",
         LISTS,

@@ -78,7 +78,7 @@ class DatasetRows(AllRows):
         begin: Callable[[int], None] | None = None,
     ) -> None:
         self._made, self.dataset, self.source = (
-            _Made(dataset, collate or _collated),
+            _Made(dataset, collate or _collate_default),
             dataset,
             dataset,
         )
@@ -129,7 +129,7 @@ class DatasetRows(AllRows):
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
         return (
-            _joined([self._made.row(number, self._key) for number in rows.tolist()])
+            _join([self._made.row(number, self._key) for number in rows.tolist()])
             if len(rows)
             else self.like
         )
@@ -155,16 +155,16 @@ class DatasetRows(AllRows):
         # of batches that workers are at: they are asked for as few as are needed
         keys: deque[bytes | None] = deque()
 
-        def asked() -> Iterator[list[tuple[int, bytes | None]]]:
+        def ask() -> Iterator[list[tuple[int, bytes | None]]]:
             for indices, batch_key in keyed:
                 keys.append(batch_key)
                 yield [(row, batch_key) for row in indices.tolist()]
 
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
             _Quiet(self._made),
-            batch_sampler=asked(),
+            batch_sampler=ask(),
             num_workers=self.workers,
-            collate_fn=_numbered,
+            collate_fn=_pack_numbered,
             generator=torch.Generator(),
             worker_init_fn=self._begin,
         )
@@ -257,7 +257,7 @@ class _Batch(Whole):
             leaf.new_zeros(0, *shape)
             for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
-        self._made = leaves if isinstance(leaves, dict) else _unpacked(leaves)
+        self._made = leaves if isinstance(leaves, dict) else _unpack(leaves)
         self.padding, self.padded = rows.padding, rows.padded and shapes is None
 
     def __len__(self) -> int:
@@ -269,7 +269,7 @@ class _Batch(Whole):
             return self.like
         padding, shapes = self._rows._made.padding, self._shapes
         fetched = [self._row(number) for number in rows.tolist()]
-        return _joined(
+        return _join(
             [padding.padded(row, shapes) for row in fetched] if padding and shapes else fetched
         )
 
@@ -339,18 +339,18 @@ class _Made:
         """
         rows = []
         for number in numbers:
-            with _seeded(seed, watched=False):
+            with _seed_generators(seed, watched=False):
                 rows.append(self._dataset[number])
                 if len(numbers) == 1 and collate_seed is None:
                     return _as_nest(self._collate(rows))
-        with _seeded(seed if collate_seed is None else collate_seed, watched=False):
+        with _seed_generators(seed if collate_seed is None else collate_seed, watched=False):
             return _as_nest(self._collate(rows))
 
     def row(self, number: int, key: bytes | None) -> Leaves:
         """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and
         there is a key.
         """
-        with _seeded(_SEED, watched=key is not None) as drew:
+        with _seed_generators(_SEED, watched=key is not None) as drew:
             batch = _as_nest(self._collate([self._dataset[number]]))
             again = key is not None and drew()
         leaves = self._like_others(batch)
@@ -415,7 +415,7 @@ class _Quiet(TorchDataset[Any]):
 
 
 @contextmanager
-def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
+def _seed_generators(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
     """For the block: all random generators of the processor at one seed. All are then what they
     were.
 
@@ -425,16 +425,16 @@ def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
-    start = _drawn_from() if watched else ()
+    start = _read_generators() if watched else ()
     try:
-        yield lambda: watched and _drawn_from() != start
+        yield lambda: watched and _read_generators() != start
     finally:
         torch.set_rng_state(held)
         np.random.set_state(legacy)  # noqa: NPY002
         random.setstate(plain)
 
 
-def _drawn_from() -> tuple[object, ...]:
+def _read_generators() -> tuple[object, ...]:
     """Where the generators are, to compare."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     words = numpy["state"]["key"].tobytes()
@@ -476,7 +476,7 @@ def _close(leaves: Sequence[Any], others: Sequence[Tensor]) -> bool:
     )
 
 
-def _collated(rows: list[Any]) -> Any:
+def _collate_default(rows: list[Any]) -> Any:
     """PyTorch's way to make a batch, but for plain numbers with a point: they are float32, as in
     memory.
     """
@@ -488,7 +488,7 @@ def _collated(rows: list[Any]) -> Any:
     )
 
 
-def _joined(rows: Sequence[Leaves]) -> Leaves:
+def _join(rows: Sequence[Leaves]) -> Leaves:
     """Batches of one row each as one."""
     return tuple(map(torch.cat, zip(*rows, strict=True)))
 
@@ -498,11 +498,11 @@ def _joined(rows: Sequence[Leaves]) -> Leaves:
 _Packed = tuple[list[int], list[Shapes | None], tuple[Tensor, ...]]
 
 
-def _numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
-    return ([number for number, _ in rows], *_packed([row for _, row in rows]))
+def _pack_numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
+    return ([number for number, _ in rows], *_pack([row for _, row in rows]))
 
 
-def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
+def _pack(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
     present = [row for row in rows if row is not None]
     values = tuple(
         torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*present, strict=True)
@@ -510,7 +510,7 @@ def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[T
     return [None if row is None else shapes_of(row) for row in rows], values
 
 
-def _unpacked(packed: _Packed) -> dict[int, Leaves]:
+def _unpack(packed: _Packed) -> dict[int, Leaves]:
     """The rows that could be made."""
     numbers, shapes, values = packed
     there = [

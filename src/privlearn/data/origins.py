@@ -156,7 +156,7 @@ class Origins:
     def _of_structure(self, data: Any, length: int) -> list[Column]:
         kind = type(data)
         if isinstance(data, ConcatDataset):
-            return self._joined([(self._of(part), len(part)) for part in data.datasets])  # type: ignore[arg-type]
+            return self._join([(self._of(part), len(part)) for part in data.datasets])  # type: ignore[arg-type]
         if isinstance(data, StackDataset):
             parts = data.datasets.values() if isinstance(data.datasets, dict) else data.datasets
             return [column for part in parts for column in self._of(part)]
@@ -165,13 +165,16 @@ class Origins:
         held = vars(data) if hasattr(data, "__dict__") else {}
         chosen = "indices" in held and "dataset" in held and _length(held["indices"]) == length
         if chosen and (places := _places(held["indices"], _length(held["dataset"]))) is not None:
-            return [_taken(column, places) for column in self._of(held["dataset"])]
+            return [_take(column, places) for column in self._of(held["dataset"])]
         if "_data" in held and "_indices" in held and (column := self._in_arrow(data)) is not None:
             return [column]
         values = [data] if isinstance(data, list | tuple) else held.values()
-        return [range(first := self._first(id(data)), first + length), *self._held(values, length)]
+        return [
+            range(first := self._first(id(data)), first + length),
+            *self._search(values, length),
+        ]
 
-    def _held(self, values: Iterable[Any], length: int) -> list[Column]:
+    def _search(self, values: Iterable[Any], length: int) -> list[Column]:
         """What a data set of which nothing is known holds of its own length: data sets, lists, the
         widest of arrays.
         """
@@ -187,7 +190,7 @@ class Origins:
         return columns + self._in_memory(arrays)
 
     @staticmethod
-    def _joined(parts: Sequence[tuple[list[Column], int]]) -> list[Column]:
+    def _join(parts: Sequence[tuple[list[Column], int]]) -> list[Column]:
         if len(parts) == 1:
             return parts[0][0]
         empty = [np.full(length, _NONE, np.int64) for _, length in parts]
@@ -308,7 +311,7 @@ def _places(indices: Any, length: int | None) -> Column | None:
     return np.where(places < 0, places + length, places)
 
 
-def _taken(column: Column, places: Column) -> Column:
+def _take(column: Column, places: Column) -> Column:
     """The numbers at these places; one that is not there has none."""
     if isinstance(column, range) and isinstance(places, range) and max(places) < len(column):
         return range(

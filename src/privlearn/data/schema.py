@@ -68,7 +68,7 @@ class Number:
             "low": self.low,
             "high": self.high,
             **fill,
-            **_given(self.indicator),
+            **_indicator_setting(self.indicator),
         }
 
 
@@ -110,10 +110,10 @@ class Date:
         """As a schema file says it, days as text."""
         fill = {} if self.missing is None else {"missing": self.missing.isoformat()}
         bounds = {"low": self.low.isoformat(), "high": self.high.isoformat()}
-        return {"kind": "date", **bounds, **fill, **_given(self.indicator)}
+        return {"kind": "date", **bounds, **fill, **_indicator_setting(self.indicator)}
 
 
-def _given(indicator: bool) -> dict[str, bool]:
+def _indicator_setting(indicator: bool) -> dict[str, bool]:
     return {"indicator": True} if indicator else {}
 
 
@@ -233,7 +233,7 @@ class Schema:
         reader = _Reader(name)
         if not isinstance(stated, dict):
             raise reader.refusal(
-                f"there is {_quoted(stated)}", "an object of target, missing and columns"
+                f"there is {_quote(stated)}", "an object of target, missing and columns"
             )
         return reader.schema(stated)
 
@@ -341,7 +341,7 @@ class _Reader:
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
             raise self.refusal(
-                f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]'
+                f"missing is {_quote(missing)}", 'a list of texts, for example missing = ["?", ""]'
             )
         missing = tuple(part.strip() for part in missing)
         columns = settings.get("columns")
@@ -351,8 +351,8 @@ class _Reader:
         targets = [str(part) for part in (target if isinstance(target, list) else [target])]
         if not targets or not {*targets} <= {*columns}:
             raise self.refusal(
-                f"target is {_quoted(target)}",
-                f"one of the columns, or a list: {', '.join(map(_quoted, [*columns][:12]))}",
+                f"target is {_quote(target)}",
+                f"one of the columns, or a list: {', '.join(map(_quote, [*columns][:12]))}",
             )
         features: list[Column] = []
         of_targets: list[_Target] = []
@@ -363,8 +363,8 @@ class _Reader:
             if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
                     (
-                        f"target is {_quoted(target)}, and column {_quoted(name)} has kind "
-                        f"{_quoted(column_settings['kind'])}"
+                        f"target is {_quote(target)}, and column {_quote(name)} has kind "
+                        f"{_quote(column_settings['kind'])}"
                     ),
                     'kind = "target" for the target, and for no other column',
                 )
@@ -375,7 +375,7 @@ class _Reader:
         person = settings.get("person")
         if person is not None and (not isinstance(person, str) or person in columns):
             raise self.refusal(
-                f"person is {_quoted(person)}",
+                f"person is {_quote(person)}",
                 "the name of a column that is neither a feature nor the target",
             )
         classes, bounds = of_targets[0]
@@ -386,7 +386,7 @@ class _Reader:
                 or len(set(of_targets)) > 1
             ):
                 raise self.refusal(
-                    f"target is {_quoted(target)}",
+                    f"target is {_quote(target)}",
                     (
                         "two different columns or more, with the same two classes each: that of 0 "
                         "first, then that of 1"
@@ -399,14 +399,14 @@ class _Reader:
 
     def _column(self, name: str, settings: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""
-        place = f"column {_quoted(name)}"
+        place = f"column {_quote(name)}"
         if name != name.strip():
             raise self.refusal(
                 f"{place} has spaces around its name",
                 "none; those in a file's header are left out too",
             )
         if not isinstance(settings, dict):
-            raise self.refusal(f"{place} is {_quoted(settings)}", f"a table [columns.{name[:60]}]")
+            raise self.refusal(f"{place} is {_quote(settings)}", f"a table [columns.{name[:60]}]")
         match settings.get("kind"):
             case "number":
                 self._only(place, settings, ("kind", "low", "high", "missing", "indicator"))
@@ -443,7 +443,7 @@ class _Reader:
                 self._only(place, settings, ("kind", "classes"))
                 return self._names(place, settings, "classes", 2, missing), None
         raise self.refusal(
-            f"kind of {place} is {_quoted(settings.get('kind'))}",
+            f"kind of {place} is {_quote(settings.get('kind'))}",
             '"number", "date", "category" or "target"',
         )
 
@@ -451,7 +451,7 @@ class _Reader:
         value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
             raise self.refusal(
-                f"{key} of {place} is {_quoted(value)}",
+                f"{key} of {place} is {_quote(value)}",
                 f"a finite number, publicly known: {key} = 0",
             )
         return float(value)
@@ -465,7 +465,7 @@ class _Reader:
                 value = None
         if not isinstance(value, date) or isinstance(value, datetime):
             raise self.refusal(
-                f"{key} of {place} is {_quoted(settings.get(key))}", f"a day: {key} = 2020-12-31"
+                f"{key} of {place} is {_quote(settings.get(key))}", f"a day: {key} = 2020-12-31"
             )
         return value
 
@@ -473,7 +473,7 @@ class _Reader:
         value = settings.get("indicator", False)
         if not isinstance(value, bool) or (value and "missing" not in settings):
             raise self.refusal(
-                f"indicator of {place} is {_quoted(value)}",
+                f"indicator of {place} is {_quote(value)}",
                 "true or false, and with true what stands for a missing value",
             )
         return value
@@ -493,7 +493,7 @@ class _Reader:
             or not all(isinstance(part, str) for part in names)
         ):
             raise self.refusal(
-                f"{key} of {place} is {_quoted(names)}",
+                f"{key} of {place} is {_quote(names)}",
                 f"a list of at least {least}, each in quotes",
             )
         for at, part in enumerate(names):
@@ -506,7 +506,7 @@ class _Reader:
             for wrong, present in wrongs.items():
                 if present:
                     raise self.refusal(
-                        f"{_quoted(part)} in {key} of {place} {wrong}",
+                        f"{_quote(part)} in {key} of {place} {wrong}",
                         "different names, none of them a missing value",
                     )
         return tuple(names)
@@ -514,7 +514,7 @@ class _Reader:
     def _only(self, place: str, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for key in settings:
             if key not in known:
-                raise self.refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
+                raise self.refusal(f"{place} has {_quote(key)}", f"only {', '.join(known)}")
 
     def refusal(self, problem: str, expected: str) -> BadInput:
         return BadInput(
@@ -523,7 +523,7 @@ class _Reader:
         )
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """`value` as the schema could have said it, cut to a line; numbers of thousands of digits have
     no repr.
     """
