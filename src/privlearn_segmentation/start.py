@@ -106,9 +106,9 @@ class Seen(Teachers):
         judged.
         """
         for said in self._teachers.answers(inputs, streams, progress):
-            yield None if said is None else self._seen(said)
+            yield None if said is None else self._see(said)
 
-    def _seen(self, said: Tensor) -> Tensor | None:
+    def _see(self, said: Tensor) -> Tensor | None:
         try:
             return self._through(said)
         except Exception:
@@ -176,7 +176,9 @@ class Corrections:
         reference = self._reference[: len(codes)]
         weights = torch.einsum("qij,qj->qi", self._whitening[: len(codes)], codes.float())
         raised = weights.view(len(codes), reference.shape[1] - 1, -1) @ self._waves
-        moved = _moved(reference, torch.cat([torch.zeros_like(raised[:, :1]), raised], 1))
+        moved = _move_probabilities(
+            reference, torch.cat([torch.zeros_like(raised[:, :1]), raised], 1)
+        )
         return as_probabilities((reference + moved).unflatten(2, self._shape))  # type: ignore[no-untyped-call]
 
     def recovered(self, codes: Tensor, noise_std: float) -> Tensor:
@@ -189,15 +191,15 @@ class Corrections:
         """
         rows, noise = len(codes), noise_std**2
         middle = codes.mean(0)
-        common = middle * _kept(middle.square() - noise / rows, noise / rows)
+        common = middle * _signal_share(middle.square() - noise / rows, noise / rows)
         spread = codes.var(0) - noise if rows > 1 else torch.zeros_like(middle)
-        return self.decode(common + _kept(spread, noise) * (codes - common))
+        return self.decode(common + _signal_share(spread, noise) * (codes - common))
 
     def _along(self, reference: Tensor, change: Tensor) -> Tensor:
         """How far a change of maps (rows, classes, voxels) goes along each direction, shape (rows,
         size).
         """
-        return (_moved(reference, change)[:, 1:] @ self._waves.T).flatten(1)
+        return (_move_probabilities(reference, change)[:, 1:] @ self._waves.T).flatten(1)
 
     def _root(self, reference: Tensor) -> Tensor:
         """The inverse root of the directions' Gram matrix for one query; 0 where there is hardly
@@ -210,7 +212,7 @@ class Corrections:
             raised[:, label] = self._waves
             wide = reference.expand(waves, -1, -1)
             rows = slice((label - 1) * waves, label * waves)
-            gram[rows] = self._along(wide, _moved(wide, raised)).double()
+            gram[rows] = self._along(wide, _move_probabilities(wide, raised)).double()
         lengths, directions = torch.linalg.eigh(gram)
         usable = lengths > _HARDLY * lengths[-1].clamp(min=torch.finfo(torch.float64).tiny)
         roots = torch.where(usable, lengths.clamp(min=torch.finfo(torch.float64).tiny).rsqrt(), 0.0)
@@ -218,7 +220,7 @@ class Corrections:
         return root
 
 
-def _moved(reference: Tensor, raised: Tensor) -> Tensor:
+def _move_probabilities(reference: Tensor, raised: Tensor) -> Tensor:
     """How probabilities (rows, classes, voxels) move, to first order, where scores are raised by so
     much.
 
@@ -237,7 +239,7 @@ def as_probabilities(maps: Tensor) -> Tensor:
     return held / held.sum(1, keepdim=True)
 
 
-def _kept(signal: Tensor, noise: float) -> Tensor:
+def _signal_share(signal: Tensor, noise: float) -> Tensor:
     """The share of what was seen that is signal, where `signal` is an estimate of its variance."""
     signal = signal.clamp(min=0)
     share: Tensor = signal / (signal + noise)

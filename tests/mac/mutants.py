@@ -101,14 +101,14 @@ MUTANTS = [
     *SWEPT,
     Mutant(
         "coordinates are stored by place in the batch",
-        sums.BatchDerivatives._fitted,
+        sums.BatchDerivatives._fit,
         "stored[rows] = z_k",
         "stored[: len(rows)] = z_k",
         "check_stored_coordinates_stay_with_their_record",
     ),
     Mutant(
         "stored coordinates of strangers",
-        sums.BatchDerivatives._fitted,
+        sums.BatchDerivatives._fit,
         "stored[rows].where(met, z_k)",
         "stored[rows]",
         "check_stored_coordinates_stay_with_their_record",
@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "every layer is a release of its own",
-        dpmac.MacSteps._released,
+        dpmac.MacSteps._release,
         "noisy = release(",
         "noisy = (lambda *parts, shares, **rest: [release(part, **rest)[0] for part in parts])(",
         "check_a_batch_is_one_event",
@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant(
         "the learned thresholds are for free",
         dpmac.MacSteps.learn,
-        "self._released(parts, learned.noise_multiplier)",
+        "self._release(parts, learned.noise_multiplier)",
         "[value for part in parts for value in part.values]",
         "check_thresholds_are_learned_and_paid_for",
     ),
@@ -416,7 +416,7 @@ MUTANTS = [
     ),
     Mutant(
         "the loss is printed",
-        dpmac.MacSteps._released,
+        dpmac.MacSteps._release,
         "noisy = release(",
         "print(float(parts[0].values[0].sum())); noisy = release(",
         "check_neighbouring_mac_runs_look_the_same",

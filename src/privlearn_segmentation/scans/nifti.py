@@ -88,7 +88,7 @@ def read_scan(path: str | Path) -> Scan:
             installed.
     """
     path, nib = Path(path), _nibabel()
-    with _refused(path):
+    with _refuse_damaged(path):
         image = _image(path)
         turned = nib.io_orientation(image.affine)
         with np.errstate(all="ignore"):
@@ -353,7 +353,7 @@ def _nibabel() -> Any:
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def _refuse_damaged(path: Path) -> Iterator[None]:
     """Whatever damaged files make gzip, numpy and nibabel raise, as an error of ours; nibabel's
     warnings are silent.
     """
@@ -380,7 +380,7 @@ def _image(path: Path) -> Any:
         raise BadInput(f"there is no file {path}: expected a scan that ends in .nii or .nii.gz")
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            content, kind, needed = _declared(path, file)
+            content, kind, needed = _read_header(path, file)
             content = content[:needed] + file.read(max(0, needed - len(content)))
             more = bool(file.read(1))  # a packed file's sum is checked at its end
     except (EOFError, zlib.error) as error:
@@ -408,7 +408,7 @@ def _image(path: Path) -> Any:
     return image
 
 
-def _declared(path: Path, file: Any) -> tuple[bytes, str, int]:
+def _read_header(path: Path, file: Any) -> tuple[bytes, str, int]:
     """The beginning of a file, which version of NIfTI it is, and how many bytes it should have.
 
     Raises:

@@ -361,7 +361,7 @@ class MacTask:
         """
         plan, mu = self.plan, self.settings.mu_at
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
-        with _leaving_nothing_behind(self.parameters), session.charging():
+        with _clear_gradients(self.parameters), session.charging():
             x, y = self._front.fit(session, self._x, None, None).flatten(1), self._y
             if session.left:
                 return
@@ -434,7 +434,7 @@ def _require_inputs(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
 
 
 @contextmanager
-def _leaving_nothing_behind(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def _clear_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """However the block ends, nothing stays in the parameters' gradients."""
     try:
         yield
@@ -472,7 +472,7 @@ class MacSteps:
         make.
         """
         parts = self.derivatives(sample, x, y, mu)
-        released = self._released(parts, noise_multiplier, self.shares)
+        released = self._release(parts, noise_multiplier, self.shares)
         scale = noise_multiplier if self.private else 0.0
         noise = [
             scale * part.sensitivity / share for part, share in zip(parts, self.shares, strict=True)
@@ -490,9 +490,9 @@ class MacSteps:
             everybody.spend(learned.event(), adjacency, self.ledger)
             return
         parts = self.derivatives.histograms(everybody, x, y, mu)
-        self.derivatives.learn(self._released(parts, learned.noise_multiplier))
+        self.derivatives.learn(self._release(parts, learned.noise_multiplier))
 
-    def _released(
+    def _release(
         self,
         parts: Sequence[Bounded],
         noise_multiplier: float,

@@ -223,7 +223,7 @@ class BatchDerivatives:
 
     def _products(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Products]:
         """The derivatives of some examples in every layer."""
-        z = self._fitted(rows, x, y, mu)
+        z = self._fit(rows, x, y, mu)
         second = self._bound.order == 2
         products = []
         for layer, seen, target in zip(self._layers, [x, *z], [*z, y], strict=True):
@@ -239,7 +239,7 @@ class BatchDerivatives:
             products.append(Products(with_ones(seen, layer), d, c))
         return products
 
-    def _fitted(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
+    def _fit(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
         """Coordinates of some examples, from where they were at their last visit if that is
         kept.
         """

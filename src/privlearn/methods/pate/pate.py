@@ -169,11 +169,11 @@ def ask_teachers(
         teachers.require_same(queries)
         warn_of_target(plan, ledger, teachers.examples)
         answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
-    facts = _stated(plan, teachers, reducer, pool, answers)
+    facts = _describe_asking(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
 
 
-def _stated(
+def _describe_asking(
     plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Pool, answers: Answers
 ) -> dict[str, Any]:
     """Public values of the asking, for certificates."""

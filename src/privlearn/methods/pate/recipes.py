@@ -254,7 +254,7 @@ class Neighbourhood:
         dimensions = min(components, *rows.shape)
         self._pca = PCA(dimensions, random_state=0).fit(rows) if dimensions else None
         self._index = NearestNeighbors(n_neighbors=min(neighbours, len(rows) - 1)).fit(
-            self._reduced(rows)
+            self._reduce(rows)
         )
         graph = self._index.kneighbors_graph()
         graph = graph.maximum(graph.T)
@@ -262,12 +262,12 @@ class Neighbourhood:
         self._steps = (scale @ graph @ scale).tocsr()
         self.size = len(rows)
 
-    def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _reduce(self, rows: NDArray[Any]) -> NDArray[Any]:
         return rows if self._pca is None else np.asarray(self._pca.transform(rows))
 
     def nearest(self, inputs: Tensor, number: int = 1) -> NDArray[np.int64]:
         """The places of the public inputs nearest to each of `inputs`, shape (rows, number)."""
-        rows = self._reduced(inputs.flatten(1).double().numpy())
+        rows = self._reduce(inputs.flatten(1).double().numpy())
         places = self._index.kneighbors(
             rows, n_neighbors=min(number, self.size), return_distance=False
         )
