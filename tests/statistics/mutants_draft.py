@@ -18,7 +18,7 @@ MUTANTS = [
         "a row counts once in several columns", sums.cell_counts, "math.sqrt(moved)", "1.0", MOVED
     ),
     Mutant("a row in another's place moves one cell", sums.cell_counts, "2.0 if", "1.0 if", MOVED),
-    Mutant("a draft is not paid", draft._released, "ledger=ledger,", "ledger=Ledger(),", CHARGED),
+    Mutant("a draft is not paid", draft._release, "ledger=ledger,", "ledger=Ledger(),", CHARGED),
     Mutant(
         "all levels cost what one does",
         draft.draft_schema,
@@ -26,19 +26,17 @@ MUTANTS = [
         "Gaussian(noise)",
         CHARGED,
     ),
-    Mutant(
-        "the threshold is off", draft._standing_out, "return float(", "return 0.5 * float(", NOISE
-    ),
+    Mutant("the threshold is off", draft._threshold, "return float(", "return 0.5 * float(", NOISE),
     Mutant(
         "a draft has no noise",
-        draft._released,
+        draft._release,
         "(noisy_counts,) = release(",
         "noisy_counts = [part.clone() for part in counts.values]; release(",
         NOISE,
     ),
     Mutant(
         "categories are those that are there",
-        draft._released,
+        draft._release,
         "np.flatnonzero(column_counts > least)",
         (
             "np.flatnonzero(np.bincount(_behind(texts[name], followed[name], level).clip(0), "
@@ -48,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         "bounds are taken from the rows",
-        draft._released,
+        draft._release,
         "bounds = {name: _bounds_of(column_counts > least) for",
         "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
         "float(max(filter(None, table.columns[name]), default=1))) for",
@@ -56,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "the outermost number is a bound",
-        draft._released,
+        draft._release,
         "_bounds_of(column_counts > least)",
         "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)",
         RARE,

@@ -129,7 +129,7 @@ def train(
     if row.check is not None:
         row.check(options)
     _require_public(options, dataset)
-    data, front = _featured(options, dataset)
+    data, front = _apply_features(options, dataset)
     assert row.settle is not None
     assert row.train is not None
     plan = row.settle(options, facts_of(data, examples, front))
@@ -233,7 +233,7 @@ def _require_public(options: SimpleNamespace, data: Dataset) -> None:
                 require_others(part, data.x, "the rows of public")
 
 
-def _featured(
+def _apply_features(
     options: SimpleNamespace, data: Dataset
 ) -> tuple[Dataset, tuple[PublicTransform, ...]]:
     """The data, and the public features that are asked for."""

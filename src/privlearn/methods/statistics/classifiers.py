@@ -132,7 +132,7 @@ def fisher(
         BudgetExceeded, BadInput: as `select_features`.
     """
     with opened(plan, FisherPlan, dataset, ledger, streams) as rows:
-        transforms, statistics = _released(plan, rows)
+        transforms, statistics = _release(plan, rows)
     return classifier(plan, rows.origin, transforms, statistics, rows.ledger)
 
 
@@ -147,11 +147,11 @@ def classifier(
     these come through.
     """
     weight, bias = fisher_weights(statistics, plan)
-    chosen = _chosen(plan, origin, transforms, statistics)
+    chosen = _describe_choice(plan, origin, transforms, statistics)
     return linear_result(plan, origin, transforms, weight, bias, ledger, chosen)
 
 
-def _chosen(
+def _describe_choice(
     plan: FisherPlan | RowsPlan,
     origin: Origin,
     transforms: Sequence[nn.Module],
@@ -171,7 +171,7 @@ def _chosen(
     return {"chosen": [choice_json(selections[0], origin.names, scores.tolist(), noise.tolist())]}
 
 
-def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
+def _release(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
     """The transforms in front of the classifier, and the statistics of the features that it
     sees.
     """

@@ -160,12 +160,12 @@ def draft_schema(
         )
     session.count_examples(len(table.columns[names[0]]))
     with session.charging():
-        return _released(
+        return _release(
             table, target, numbers, categories, each, adjacency, ledger, session.streams
         )
 
 
-def _released(
+def _release(
     table: Table,
     target: str,
     numbers: Sequence[str],
@@ -194,12 +194,12 @@ def _released(
         counts, deviation = noisy(
             [_grid(table.columns[name]) for name in numbers], [_CELLS] * len(numbers)
         )
-        least = deviation * _standing_out(_CELLS * len(numbers))
+        least = deviation * _threshold(_CELLS * len(numbers))
         bounds = {
             name: _bounds_of(column_counts > least)
             for name, column_counts in zip(numbers, counts, strict=True)
         }
-    texts = {name: _encoded(table.columns[name]) for name in categories}
+    texts = {name: _encode_texts(table.columns[name]) for name in categories}
     followed: dict[str, list[bytes]] = {name: [b""] for name in categories}
     complete: dict[str, list[bytes]] = {name: [] for name in categories}
     for level in range(_LEVELS * bool(categories)):
@@ -209,7 +209,7 @@ def _released(
         counts, deviation = noisy(
             [_behind(texts[name], followed[name], level) for name in categories], sizes
         )
-        least = deviation * _standing_out(sum(sizes))
+        least = deviation * _threshold(sum(sizes))
         for name, column_counts in zip(categories, counts, strict=True):
             places = np.flatnonzero(column_counts > least)
             places = places[np.argsort(-column_counts[places])][:_FOLLOWED]
@@ -221,7 +221,7 @@ def _released(
     return Draft(target, bounds, {name: _names(prefixes) for name, prefixes in complete.items()})
 
 
-def _standing_out(cells: int) -> float:
+def _threshold(cells: int) -> float:
     """In standard deviations, what some of so many empty cells exceed in a twentieth of all
     cases.
     """
@@ -253,7 +253,7 @@ def _bounds_of(there: NDArray[np.bool_]) -> tuple[float, float] | None:
     return (lower, upper) if lower < upper else (lower, lower + 1.0)  # nothing but zeros
 
 
-def _encoded(cells: Sequence[Cell]) -> list[bytes]:
+def _encode_texts(cells: Sequence[Cell]) -> list[bytes]:
     """The texts as bytes that end in 0, of even length; empty where there is none."""
     texts = []
     for cell in cells:

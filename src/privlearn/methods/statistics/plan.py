@@ -289,7 +289,7 @@ class ChoosingPlan(StatisticsPlan):
         )
 
     @property
-    def _kept(self) -> str:
+    def _features_text(self) -> str:
         if not self.selects:
             return f"{self.keep} of {self.features}"
         way = (
@@ -308,7 +308,7 @@ class ChoosingPlan(StatisticsPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         return self._rows(
-            "counts, class sums and second moments", self._kept, ", ".join(self._bounds)
+            "counts, class sums and second moments", self._features_text, ", ".join(self._bounds)
         )
 
 
@@ -525,7 +525,7 @@ class RowsPlan(KeptFeaturesPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         released = f"every row of the kept features, once, with noise; labels {self.labels}"
-        return self._rows(released, self._kept, ", ".join(self._bounds))
+        return self._rows(released, self._features_text, ", ".join(self._bounds))
 
 
 ClassifierPlan = FisherPlan | LeastSquaresPlan | RowsPlan

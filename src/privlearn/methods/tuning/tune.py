@@ -135,7 +135,7 @@ def tune(
             result, chosen = _on_blocks(plan, trainer, data, session, progress)
         else:
             result, chosen = _by_random_stopping(plan, trainer, data, session)
-    facts = {**result.facts, "tuning": _tuning(plan, chosen, data)}
+    facts = {**result.facts, "tuning": _describe_choice(plan, chosen, data)}
     return replace(
         result, ledger=session.ledger, plan=plan, facts=facts, seeded=session.streams.seeded
     )
@@ -171,7 +171,7 @@ def _on_blocks(
     paid = Ledger.allowing(selection, plan.neighbours, plan.unit)
     chosen = select(scores, epsilon=selection.epsilon, ledger=paid, stream=streams.noise)
     if not plan.retrain:
-        return _finished(results[chosen]), chosen
+        return _require_result(results[chosen]), chosen
     del results, scores
     ledger.charge(plan.again(), plan.neighbours)
     return trainer.run(
@@ -200,7 +200,7 @@ def _by_random_stopping(
         if result is not None:
             score = _score(plan, result, data, score_streams)
             best = max(best, (score, result, which), key=lambda run: run[0])
-    return _finished(best[1]), best[2]
+    return _require_result(best[1]), best[2]
 
 
 def _score(plan: RandomStopping, result: Result, data: Dataset, streams: Streams) -> float:
@@ -248,7 +248,7 @@ class _Trainer:
                 ]
                 results = at_once(self._jobs, _attempt_elsewhere, known)
                 yield from (
-                    result and _brought_here(task[0], result)
+                    result and _bring_here(task[0], result)
                     for task, result in zip(some, results, strict=True)
                 )
 
@@ -258,25 +258,23 @@ class _Trainer:
             candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit
         )
         try:
-            result = self._called(candidate, rows, ledger, streams)
+            result = self._call(candidate, rows, ledger, streams)
         except _DEPARTURES:
             raise
         except Exception:
             if ledger.event == Composed(()):
                 raise  # a refusal, before anything was spent
             return None
-        return self._held_to_its_plan(candidate, result, ledger)
+        return self._require_plan(candidate, result, ledger)
 
     def run(self, candidate: Candidate, rows: Dataset, streams: Streams) -> Result:
         """What training makes of the chosen candidate; whatever is raised is raised."""
         ledger = Ledger.allowing(
             candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit
         )
-        return self._held_to_its_plan(
-            candidate, self._called(candidate, rows, ledger, streams), ledger
-        )
+        return self._require_plan(candidate, self._call(candidate, rows, ledger, streams), ledger)
 
-    def _called(
+    def _call(
         self, candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams
     ) -> Result:
         """What `train` returns; PyTorch's generator, of which its models may be made, starts at a
@@ -286,7 +284,7 @@ class _Trainer:
             torch.default_generator.manual_seed(int(streams.initialisation.integers(2**63)))
             return self._train(candidate, rows, ledger, streams)
 
-    def _held_to_its_plan(self, candidate: Candidate, result: Result, ledger: Ledger) -> Result:
+    def _require_plan(self, candidate: Candidate, result: Result, ledger: Ledger) -> Result:
         """`result`, if it was trained on its own ledger, by its plan, and from a model of its
         own.
         """
@@ -337,7 +335,7 @@ def _attempt_elsewhere(
     return result and replace(result, ledger=gone)
 
 
-def _brought_here(candidate: Candidate, result: Result) -> Result:
+def _bring_here(candidate: Candidate, result: Result) -> Result:
     """A result of another process, on a ledger that was charged what it was charged there."""
     plan = candidate.plan
     ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit)
@@ -348,7 +346,7 @@ def _brought_here(candidate: Candidate, result: Result) -> Result:
     return replace(result, ledger=ledger)
 
 
-def _finished(result: Result | None) -> Result:
+def _require_result(result: Result | None) -> Result:
     if result is None:
         raise BadInput(
             "no model came out of it: the training that was chosen failed on the way (a learning "
@@ -367,7 +365,7 @@ def _rows(dataset: Any) -> Dataset:
     return rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
 
 
-def _tuning(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
+def _describe_choice(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
     """What is stated of the choice. On blocks a training's number of examples follows from that of
     all.
     """
