@@ -339,18 +339,18 @@ class _Made:
         """
         rows = []
         for number in numbers:
-            with _seed_generators(seed, watched=False):
+            with _fix_seeds(seed, watched=False):
                 rows.append(self._dataset[number])
                 if len(numbers) == 1 and collate_seed is None:
                     return _as_nest(self._collate(rows))
-        with _seed_generators(seed if collate_seed is None else collate_seed, watched=False):
+        with _fix_seeds(seed if collate_seed is None else collate_seed, watched=False):
             return _as_nest(self._collate(rows))
 
     def row(self, number: int, key: bytes | None) -> Leaves:
         """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and
         there is a key.
         """
-        with _seed_generators(_SEED, watched=key is not None) as drew:
+        with _fix_seeds(_SEED, watched=key is not None) as drew:
             batch = _as_nest(self._collate([self._dataset[number]]))
             again = key is not None and drew()
         leaves = self._like_others(batch)
@@ -415,7 +415,7 @@ class _Quiet(TorchDataset[Any]):
 
 
 @contextmanager
-def _seed_generators(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
+def _fix_seeds(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
     """For the block: all random generators of the processor at one seed. All are then what they
     were.
 

@@ -248,7 +248,7 @@ class _Trainer:
                 ]
                 results = at_once(self._jobs, _attempt_elsewhere, known)
                 yield from (
-                    result and _bring_here(task[0], result)
+                    result and _take_result(task[0], result)
                     for task, result in zip(some, results, strict=True)
                 )
 
@@ -335,7 +335,7 @@ def _attempt_elsewhere(
     return result and replace(result, ledger=gone)
 
 
-def _bring_here(candidate: Candidate, result: Result) -> Result:
+def _take_result(candidate: Candidate, result: Result) -> Result:
     """A result of another process, on a ledger that was charged what it was charged there."""
     plan = candidate.plan
     ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit)
