@@ -176,9 +176,7 @@ class Corrections:
         reference = self._reference[: len(codes)]
         weights = torch.einsum("qij,qj->qi", self._whitening[: len(codes)], codes.float())
         raised = weights.view(len(codes), reference.shape[1] - 1, -1) @ self._waves
-        moved = _move_probabilities(
-            reference, torch.cat([torch.zeros_like(raised[:, :1]), raised], 1)
-        )
+        moved = _moved(reference, torch.cat([torch.zeros_like(raised[:, :1]), raised], 1))
         return as_probabilities((reference + moved).unflatten(2, self._shape))  # type: ignore[no-untyped-call]
 
     def recovered(self, codes: Tensor, noise_std: float) -> Tensor:
@@ -199,7 +197,7 @@ class Corrections:
         """How far a change of maps (rows, classes, voxels) goes along each direction, shape (rows,
         size).
         """
-        return (_move_probabilities(reference, change)[:, 1:] @ self._waves.T).flatten(1)
+        return (_moved(reference, change)[:, 1:] @ self._waves.T).flatten(1)
 
     def _root(self, reference: Tensor) -> Tensor:
         """The inverse root of the directions' Gram matrix for one query; 0 where there is hardly
@@ -212,7 +210,7 @@ class Corrections:
             raised[:, label] = self._waves
             wide = reference.expand(waves, -1, -1)
             rows = slice((label - 1) * waves, label * waves)
-            gram[rows] = self._along(wide, _move_probabilities(wide, raised)).double()
+            gram[rows] = self._along(wide, _moved(wide, raised)).double()
         lengths, directions = torch.linalg.eigh(gram)
         usable = lengths > _HARDLY * lengths[-1].clamp(min=torch.finfo(torch.float64).tiny)
         roots = torch.where(usable, lengths.clamp(min=torch.finfo(torch.float64).tiny).rsqrt(), 0.0)
@@ -220,7 +218,7 @@ class Corrections:
         return root
 
 
-def _move_probabilities(reference: Tensor, raised: Tensor) -> Tensor:
+def _moved(reference: Tensor, raised: Tensor) -> Tensor:
     """How probabilities (rows, classes, voxels) move, to first order, where scores are raised by so
     much.
 
