@@ -114,6 +114,6 @@ def _volumes(stored: Mapping[str, NDArray[Any]]) -> Iterator[tuple[NDArray[Any],
     """Scan and mask of each case: a scan is stored as codes into a table of its own values."""
     voxels, tables = stored["voxel_offset"], stored["lut_offset"]
     for case, shape in enumerate(stored["shape"]):
-        own = slice(voxels[case], voxels[case + 1])
+        span = slice(voxels[case], voxels[case + 1])
         values = stored["lut"][tables[case] : tables[case + 1]]
-        yield values[stored["codes"][own]].reshape(shape), stored["labels"][own].reshape(shape)
+        yield values[stored["codes"][span]].reshape(shape), stored["labels"][span].reshape(shape)

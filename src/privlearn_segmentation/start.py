@@ -92,8 +92,8 @@ class Seen(Teachers):
 
     def describe(self) -> dict[str, Any]:
         """As the teachers that are looked at, and through what."""
-        own = self._teachers.describe()
-        return own | {"seen_through": [*own.get("seen_through", []), self._what]}
+        description = self._teachers.describe()
+        return description | {"seen_through": [*description.get("seen_through", []), self._what]}
 
     def answers(
         self,
@@ -106,9 +106,9 @@ class Seen(Teachers):
         judged.
         """
         for said in self._teachers.answers(inputs, streams, progress):
-            yield None if said is None else self._seen(said)
+            yield None if said is None else self._see(said)
 
-    def _seen(self, said: Tensor) -> Tensor | None:
+    def _see(self, said: Tensor) -> Tensor | None:
         try:
             return self._through(said)
         except Exception:
@@ -147,7 +147,7 @@ class Corrections:
         self._shape = reference.shape[2:]
         self._reference = reference.float().flatten(2)
         self._waves = _waves(tuple(self._shape), order)
-        self._whitening = torch.stack([self._root(own) for own in self._reference])
+        self._whitening = torch.stack([self._root(maps) for maps in self._reference])
 
     @property
     def size(self) -> int:
@@ -189,9 +189,9 @@ class Corrections:
         """
         rows, noise = len(codes), noise_std**2
         middle = codes.mean(0)
-        common = middle * _kept(middle.square() - noise / rows, noise / rows)
+        common = middle * _signal_share(middle.square() - noise / rows, noise / rows)
         spread = codes.var(0) - noise if rows > 1 else torch.zeros_like(middle)
-        return self.decode(common + _kept(spread, noise) * (codes - common))
+        return self.decode(common + _signal_share(spread, noise) * (codes - common))
 
     def _along(self, reference: Tensor, change: Tensor) -> Tensor:
         """How far a change of maps (rows, classes, voxels) goes along each direction, shape (rows,
@@ -237,7 +237,7 @@ def as_probabilities(maps: Tensor) -> Tensor:
     return held / held.sum(1, keepdim=True)
 
 
-def _kept(signal: Tensor, noise: float) -> Tensor:
+def _signal_share(signal: Tensor, noise: float) -> Tensor:
     """The share of what was seen that is signal, where `signal` is an estimate of its variance."""
     signal = signal.clamp(min=0)
     share: Tensor = signal / (signal + noise)
@@ -380,8 +380,8 @@ class Start:
             torch.manual_seed(seed)
             learning(network, x, maps)
             standing_in = [
-                tuning(copy.deepcopy(network), x[own], maps[own])
-                for own in (slice(None, half), slice(len(x) - half, None))
+                tuning(copy.deepcopy(network), x[rows], maps[rows])
+                for rows in (slice(None, half), slice(len(x) - half, None))
             ]
         reference = probabilities(network, inputs)
         corrections = Corrections(reference)

@@ -53,15 +53,15 @@ MUTANTS = [
     Mutant(
         "all rows, whoever was drawn, are in one cell",
         sums.gradient_histogram,
-        "torch.from_numpy(cells[own])",
-        "torch.from_numpy(0 * cells[own])",
+        "torch.from_numpy(cells[indices])",
+        "torch.from_numpy(0 * cells[indices])",
         SUMS,
     ),
     Mutant(
         "curvatures without their weight",
         sums.gradient_histogram,
-        "CURVATURE_WEIGHT * curvatures[own]",
-        "curvatures[own]",
+        "CURVATURE_WEIGHT * curvatures[indices]",
+        "curvatures[indices]",
         SUMS,
     ),
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS = [
         "the base rate is taken from the targets",
         rounds.boost,
         "_fill(plan, network, scores)",
-        "_fill(plan, network, [own + float(np.nanmean(y)) for own in scores])",
+        "_fill(plan, network, [part + float(np.nanmean(y)) for part in scores])",
         SEEN,
     ),
     Mutant(

@@ -89,13 +89,13 @@ MUTANTS = [
     Mutant(
         "joined data sets are apart",
         Origins._of_structure,
-        "isinstance(given, ConcatDataset)",
+        "isinstance(data, ConcatDataset)",
         "False",
         COUNTED,
     ),
     Mutant(
         "data sets around others are apart",
-        Origins._held,
+        Origins._search,
         "columns += self._of(value)",
         "columns += []",
         COUNTED,
@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant(
         "a custom data set has no rows",
         Origins._of_structure,
-        "range(first := self._first(id(given)), first + length)",
+        "range(first := self._first(id(data)), first + length)",
         "range(0)",
         COUNTED,
     ),
@@ -116,7 +116,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows of lists are missed",
-        Origins._held,
+        Origins._search,
         "columns += [objects] if",
         "columns += [] if",
         LISTS,
@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant(
         "shared labels are shared rows",
         Origins._in_memory,
-        "max(moving, key=lambda own: own[1])",
+        "max(moving, key=lambda array: array[1])",
         "moving[-1]",
         MEMORY,
     ),
@@ -145,11 +145,11 @@ MUTANTS = [
     Mutant(
         "Arrow's indices are missed",
         Origins._in_arrow,
-        "if given._indices is None:",
+        "if data._indices is None:",
         "if True:",
         ARROW,
     ),
-    Mutant("parts of Arrow tables are apart", Origins._in_arrow, "+ own.offset", "", ARROW),
+    Mutant("parts of Arrow tables are apart", Origins._in_arrow, "+ chunk.offset", "", ARROW),
     Mutant(
         "copies may be of several persons",
         origins.require_once,

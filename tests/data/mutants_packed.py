@@ -29,8 +29,8 @@ MUTANTS = [
     Mutant(
         "persons are told apart by chunk",
         packed._digests,
-        "str(own).encode()",
-        "(str(own) + str(persons[0])).encode()",
+        "str(person).encode()",
+        "(str(person) + str(persons[0])).encode()",
         PACKED,
     ),
     Mutant(

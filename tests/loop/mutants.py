@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant(
         "rows draw from the caller's generators",
         dataset_rows._Made.row,
-        'return self._like_others(self.batch(number, seed=int.from_bytes(own, "little") >> 1))',
+        'return self._like_others(self.batch(number, seed=int.from_bytes(digest, "little") >> 1))',
         "return self._like_others(self._collate([self._dataset[number]]))",
         FRESH,
     ),
@@ -182,7 +182,7 @@ MUTANTS = [
     Mutant(
         "workers are given no key",
         dataset_rows.DatasetRows.ahead,
-        "[(row, own) for row",
+        "[(row, batch_key) for row",
         "[(row, None) for row",
         "check_workers_and_interruptions_change_no_row",
     ),

@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         "rows are padded to the longest of the batch",
         dataset_rows._Batch.by_shape,
-        "longer = padding.rounded_up(own)",
+        "longer = padding.rounded_up(row_shapes)",
         "longer = max(map(shapes_of, self._made.values()))",
         OWN,
     ),
@@ -38,13 +38,13 @@ MUTANTS = [
     Mutant(
         "a length that can't be computed takes its rows along",
         dataset_rows._Batch.by_shape,
-        "longer if suits(_Batch(self._rows, {}, longer)) else own",
+        "longer if suits(_Batch(self._rows, {}, longer)) else row_shapes",
         "longer",
         CANNOT,
     ),
     Mutant(
         "padded on the other side",
-        padding._placed,
+        padding._place,
         "if before.get(axis)",
         "if not before.get(axis)",
         LEARNED,
@@ -52,14 +52,14 @@ MUTANTS = [
     Mutant("padded with ones", padding.Padding.padded, "axes, fill)\n", "axes, 1)\n", LEARNED),
     Mutant(
         "what stands in place of rows is not compared",
-        padding._learned,
+        padding._learn,
         "(drawn or _same(batch, expected))",
         "True",
         MORE,
     ),
     Mutant(
         "what rows are padded with is not compared",
-        padding._learned,
+        padding._learn,
         "torch.equal(beside, torch.full_like(beside, fill)) and (drawn or _same(batch, expected))",
         "_same(batch[covered], expected[covered])",
         MORE,
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows from workers lose their shapes",
-        dataset_rows._unpacked,
+        dataset_rows._unpack,
         "pieces[place][row]",
         "pieces[place][0]",
         LOOP,

@@ -60,7 +60,7 @@ def check_the_joint_release_counts_every_layer() -> None:
         unit = math.sqrt(sum(share**2 for share in shares))
         streams, ledger = streams_module.Streams.new(4), Ledger()
         steps = MacSteps(found, None, shares, ledger, streams)  # type: ignore[arg-type]
-        released = steps._released(parts, 2.8, shares)
+        released = steps._release(parts, 2.8, shares)
         for value, part, share in zip(released, parts, shares, strict=True):
             expected = 2.8 * part.sensitivity * unit / share
             assert abs(float(value.std()) / expected - 1) < 0.05, (

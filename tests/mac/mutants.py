@@ -64,13 +64,13 @@ SWEPT = [
         "sweeps lay out each layer on the one before as it was",
         coordinates._sweep,
         "arguments(layer, updated[-1]) if updated else first",
-        "own",
+        "u_k",
         "check_a_sweep_backpropagates",
     ),
     Mutant(
         "sweeps forget the activations' slopes",
         coordinates._sweep,
-        "(layer.activation.slope(own) * residual)",
+        "(layer.activation.slope(u_k) * residual)",
         "residual",
         "check_a_sweep_backpropagates",
     ),
@@ -84,15 +84,15 @@ SWEPT = [
     Mutant(
         "sweeps forget the residuals that were there",
         coordinates._sweep,
-        "new + kept +",
+        "new + old_share +",
         "new +",
         "check_sweeps_end_where_the_objective_is_least",
     ),
     Mutant(
         "what sweeps lay out is not projected",
         coordinates._sweep,
-        "projected(new + kept + rate * wanted, radius)",
-        "new + kept + rate * wanted",
+        "projected(new + old_share + rate * wanted, radius)",
+        "new + old_share + rate * wanted",
         "check_what_analytic_bounds_rest_on_is_projected",
     ),
 ]
@@ -101,16 +101,16 @@ MUTANTS = [
     *SWEPT,
     Mutant(
         "coordinates are stored by place in the batch",
-        sums.BatchDerivatives._fitted,
-        "kept[rows] = own",
-        "kept[: len(rows)] = own",
+        sums.BatchDerivatives._fit,
+        "stored[rows] = z_k",
+        "stored[: len(rows)] = z_k",
         "check_stored_coordinates_stay_with_their_record",
     ),
     Mutant(
         "stored coordinates of strangers",
-        sums.BatchDerivatives._fitted,
-        "kept[rows].where(met, own)",
-        "kept[rows]",
+        sums.BatchDerivatives._fit,
+        "stored[rows].where(met, z_k)",
+        "stored[rows]",
         "check_stored_coordinates_stay_with_their_record",
     ),
     Mutant(
@@ -178,7 +178,7 @@ MUTANTS = [
     ),
     Mutant(
         "every layer is a release of its own",
-        dpmac.MacSteps._released,
+        dpmac.MacSteps._release,
         "noisy = release(",
         "noisy = (lambda *parts, shares, **rest: [release(part, **rest)[0] for part in parts])(",
         "check_a_batch_is_one_event",
@@ -214,8 +214,8 @@ MUTANTS = [
     Mutant(
         "mu is forgotten in Z-steps",
         coordinates._gradients,
-        "mu * (own",
-        "(own",
+        "mu * (z_k",
+        "(z_k",
         "check_coordinates_follow_the_gradients_of_equation_two",
     ),
     Mutant(
@@ -361,15 +361,15 @@ MUTANTS = [
     Mutant(
         "the learned thresholds are for free",
         dpmac.MacSteps.learn,
-        "self._released(parts, learned.noise_multiplier)",
+        "self._release(parts, learned.noise_multiplier)",
         "[value for part in parts for value in part.values]",
         "check_thresholds_are_learned_and_paid_for",
     ),
     Mutant(
         "thresholds of C for those of second derivatives",
         sums.BatchDerivatives.histograms,
-        "own * 2**kind",
-        "own",
+        "layer_norms * 2**kind",
+        "layer_norms",
         "check_thresholds_are_learned_and_paid_for",
     ),
     Mutant(
@@ -389,8 +389,8 @@ MUTANTS = [
     Mutant(
         "NaN is counted in a histogram",
         sums.histogram,
-        "own[own.isfinite()]",
-        "own",
+        "lengths[lengths.isfinite()]",
+        "lengths",
         "check_histograms_of_norms_are_bounded",
     ),
     Mutant(
@@ -416,7 +416,7 @@ MUTANTS = [
     ),
     Mutant(
         "the loss is printed",
-        dpmac.MacSteps._released,
+        dpmac.MacSteps._release,
         "noisy = release(",
         "print(float(parts[0].values[0].sum())); noisy = release(",
         "check_neighbouring_mac_runs_look_the_same",

@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "an entry point may have any name",
-        installed._entered,
+        installed._enter,
         "not isinstance(row, Method) or row.name != name",
         "not isinstance(row, Method)",
         BROKEN,

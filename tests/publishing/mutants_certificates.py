@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         "any noise of votes",
         teachers_plan.PatePlan.follows,
-        "not math.isclose(stated, true, rel_tol=1e-6)",
+        "not math.isclose(figure, true, rel_tol=1e-6)",
         "False",
         FOLLOWS,
     ),
@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         "any number of examples in blocks",
         blocks.Blocks.follows,
-        "stated == (self.examples or stated)",
+        "examples == (self.examples or examples)",
         "True",
         FOLLOWS,
     ),

@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant(
         "rows are collated together",
         dataset_rows.DatasetRows.fetch,
-        "_joined([self._made.row(number, self._key) for number in rows.tolist()])",
+        "_join([self._made.row(number, self._key) for number in rows.tolist()])",
         "tuple(self._made._collate([self._made._dataset[number] for number in rows.tolist()]))",
         "check_a_row_does_not_change_how_others_are_collated",
     ),
@@ -210,9 +210,9 @@ MUTANTS = [
     Mutant(
         "a batch with a row that fails is lost",
         dataset_rows.DatasetRows.ahead,
-        "yield _Batch(self._at(keys.popleft()), made)",
-        "yield _Batch(self._at(keys.popleft()), made if None not in made[1] else "
-        "dict.fromkeys(made[0], self.like))",
+        "yield _Batch(self._at(keys.popleft()), collated)",
+        "yield _Batch(self._at(keys.popleft()), collated if None not in collated[1] else "
+        "dict.fromkeys(collated[0], self.like))",
         ABSENT,
     ),
     Mutant(
@@ -225,27 +225,27 @@ MUTANTS = [
     Mutant(
         "random transforms go on from row to row",
         dataset_rows._Made.row,
-        "with _seeded(_SEED, watched=key is not None) as drew:",
+        "with _fix_seeds(_SEED, watched=key is not None) as drew:",
         "if True:",
         RANDOM,
     ),
     Mutant(
         "rows move the caller's generators",
-        dataset_rows._seeded,
+        dataset_rows._fix_seeds,
         "torch.set_rng_state(held)",
         "pass",
         RANDOM,
     ),
     Mutant(
         "rows move the caller's numpy",
-        dataset_rows._seeded,
+        dataset_rows._fix_seeds,
         "np.random.set_state(legacy)",
         "pass",
         RANDOM,
     ),
     Mutant(
         "rows move the caller's Python",
-        dataset_rows._seeded,
+        dataset_rows._fix_seeds,
         "random.setstate(plain)",
         "pass",
         RANDOM,

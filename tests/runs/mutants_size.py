@@ -85,7 +85,7 @@ MUTANTS = [
         "an undeclared number of all blocks passes for a declared one",
         blocks.Blocks.trained,
         "plan: AbstractPlan = (candidate.again if self.retrain else None) or candidate.plan",
-        'plan = self._settled(candidate, facts["tuning"]["examples"])',
+        'plan = self._plan_of(candidate, facts["tuning"]["examples"])',
         PUBLIC,
     ),
     Mutant(
@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     Mutant(
         "blocks by the real number",
-        tune._tuning,
+        tune._describe_choice,
         "plan.examples or data.examples",
         "data.examples",
         ALIKE + "blocks",

@@ -302,7 +302,7 @@ MUTANTS = [
     # What leaves
     Mutant(
         "the number of rows is printed",
-        classifiers._released,
+        classifiers._release,
         "stream = rows.stream",
         "print(len(rows.x)); stream = rows.stream",
         "check_neighbouring_feature_releases_look_the_same",
@@ -348,9 +348,9 @@ MUTANTS = [
     # What is told
     Mutant(
         "the first features are told, whichever were chosen",
-        classifiers._chosen,
-        "choice_json(kept[0], origin",
-        "choice_json(sorted(kept[0]), origin",
+        classifiers._describe_choice,
+        "choice_json(selections[0], origin",
+        "choice_json(sorted(selections[0]), origin",
         TOLD,
     ),
     Mutant(
@@ -361,13 +361,17 @@ MUTANTS = [
         TOLD,
     ),
     Mutant(
-        "rows are given scores", classifiers._chosen, "isinstance(plan, RowsPlan)", "False", TOLD
+        "rows are given scores",
+        classifiers._describe_choice,
+        "isinstance(plan, RowsPlan)",
+        "False",
+        TOLD,
     ),
     Mutant(
         "all features are told where none was chosen",
-        classifiers._chosen,
-        "not plan.selects or not kept",
-        "not kept",
+        classifiers._describe_choice,
+        "not plan.selects or not selections",
+        "not selections",
         TOLD,
     ),
     Mutant(

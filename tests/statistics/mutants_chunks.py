@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "every chunk is kept",
         chunks.Chunks._chunks,
-        "yield own",
-        "self.__dict__.setdefault('kept', []).append(own); yield own",
+        "yield chunk",
+        "self.__dict__.setdefault('kept', []).append(chunk); yield chunk",
         "check_few_chunks_are_in_memory_at_a_time",
     ),
 ]

@@ -18,7 +18,7 @@ MUTANTS = [
         "a row counts once in several columns", sums.cell_counts, "math.sqrt(moved)", "1.0", MOVED
     ),
     Mutant("a row in another's place moves one cell", sums.cell_counts, "2.0 if", "1.0 if", MOVED),
-    Mutant("a draft is not paid", draft._released, "ledger=ledger,", "ledger=Ledger(),", CHARGED),
+    Mutant("a draft is not paid", draft._release, "ledger=ledger,", "ledger=Ledger(),", CHARGED),
     Mutant(
         "all levels cost what one does",
         draft.draft_schema,
@@ -26,20 +26,18 @@ MUTANTS = [
         "Gaussian(noise)",
         CHARGED,
     ),
-    Mutant(
-        "the threshold is off", draft._standing_out, "return float(", "return 0.5 * float(", NOISE
-    ),
+    Mutant("the threshold is off", draft._threshold, "return float(", "return 0.5 * float(", NOISE),
     Mutant(
         "a draft has no noise",
-        draft._released,
-        "(made,) = release(",
-        "made = [part.clone() for part in counts.values]; release(",
+        draft._release,
+        "(noisy_counts,) = release(",
+        "noisy_counts = [part.clone() for part in counts.values]; release(",
         NOISE,
     ),
     Mutant(
         "categories are those that are there",
-        draft._released,
-        "np.flatnonzero(own > least)",
+        draft._release,
+        "np.flatnonzero(column_counts > least)",
         (
             "np.flatnonzero(np.bincount(_behind(texts[name], followed[name], level).clip(0), "
             "minlength=1))"
@@ -48,16 +46,16 @@ MUTANTS = [
     ),
     Mutant(
         "bounds are taken from the rows",
-        draft._released,
-        "bounds = {name: _bounds_of(own > least) for",
+        draft._release,
+        "bounds = {name: _bounds_of(column_counts > least) for",
         "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
         "float(max(filter(None, table.columns[name]), default=1))) for",
         GRID,
     ),
     Mutant(
         "the outermost number is a bound",
-        draft._released,
-        "_bounds_of(own > least)",
+        draft._release,
+        "_bounds_of(column_counts > least)",
         "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)",
         RARE,
     ),

@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "advice keeps noise that was solved for another plan",
-        advice._settled,
+        advice._settle,
         "if (budget := plan.budget) is not None:",
         "if False:",
         "check_advice_goes_by_public_numbers_and_keeps_the_target",

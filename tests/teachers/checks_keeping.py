@@ -171,7 +171,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
     """In the midst of the releases, or just before the books are closed: the same sums, the same
     noise, one charge.
     """
-    release, settle = answers._released, Ledger.settle
+    release, settle = answers._release, Ledger.settle
     for case in CASES:
         whole = go(case)
         for last in (0, 4, 10**9):
@@ -191,7 +191,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
             with folder() as here:
                 path, keep = here / "ledger.json", here / "kept"
                 with (
-                    mock.patch.object(answers, "_released", released),
+                    mock.patch.object(answers, "_release", released),
                     mock.patch.object(Ledger, "settle", settled),
                 ):
                     must_raise(

@@ -42,7 +42,7 @@ MUTANTS = [
     ),
     Mutant(
         "codes are not clipped",
-        sums.CodeSums._clipped,
+        sums.CodeSums._clip_codes,
         "clip_to_ball(codes, self._radius)",
         "codes",
         MOVES,
@@ -56,9 +56,9 @@ MUTANTS = [
     ),
     Mutant(
         "targets are not clipped to the box",
-        sums.CodeSums._clipped,
-        "own.clamp(0, 1) if self._box else own",
-        "own",
+        sums.CodeSums._clip_codes,
+        "values.clamp(0, 1) if self._box else values",
+        "values",
         MOVES,
     ),
     Mutant(
@@ -112,14 +112,14 @@ MUTANTS = [
     ),
     Mutant(
         "NaN reaches the sum",
-        sums.CodeSums._clipped,
+        sums.CodeSums._clip_codes,
         "torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)",
         "codes",
         MOVES,
     ),
     Mutant(
         "a broken answer to one query silences a teacher",
-        sums.CodeSums._clipped,
+        sums.CodeSums._clip_codes,
         "flatten(1).isfinite().all(1)",
         "flatten(1).isfinite().all(1).all().expand(len(targets))",
         "check_a_teacher_that_cannot_be_used_gives_the_centre",
@@ -177,7 +177,7 @@ MUTANTS = [
         "the origin is the centre's code, whatever the reducer says",
         sums.CodeSums.__init__,
         "encoder.code_centre.double()",
-        "self._encoded(self._centre[None])[0]",
+        "self._encode(self._centre[None])[0]",
         MEAN,
     ),
     Mutant(
@@ -226,16 +226,16 @@ MUTANTS = [
     Mutant(
         "only what is answered is charged",
         answers._confident,
-        "_released(test, plan.test_noise, account, streams)",
+        "_release(test, plan.test_noise, account, streams)",
         "test.values[0]",
         "check_confident_votes_pay_for_every_test",
     ),
     Mutant(
         "the raw count decides, and its noisy one is paid for",
         answers._confident,
-        "float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold",
+        "float(_release(test, plan.test_noise, account, streams)) < aggregate.threshold",
         (
-            "[float(test.values[0]), _released(test, plan.test_noise, account, streams)][0] < "
+            "[float(test.values[0]), _release(test, plan.test_noise, account, streams)][0] < "
             "aggregate.threshold"
         ),
         NOISY,
@@ -243,8 +243,8 @@ MUTANTS = [
     Mutant(
         "the test has the noise of an answer",
         answers._confident,
-        "_released(test, plan.test_noise,",
-        "_released(test, 0.5 * plan.noise,",
+        "_release(test, plan.test_noise,",
+        "_release(test, 0.5 * plan.noise,",
         NOISY,
     ),
     Mutant(
@@ -295,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         "all queries get the same noise",
-        answers._released,
+        answers._release,
         "stream=streams.noise",
         "stream=type(streams.noise)(streams.noise.key)",
         "check_the_noise_is_fresh_and_of_the_size_that_was_planned",
@@ -309,7 +309,7 @@ MUTANTS = [
     ),
     Mutant(
         "noise is drawn after one charge",
-        answers._released,
+        answers._release,
         "ledger=account",
         "ledger=type('Free', (), {'charge': lambda *_: None})()",
         "check_every_query_is_charged_before_its_noise",
@@ -485,7 +485,7 @@ MUTANTS = [
     ),
     Mutant(
         "an encoder tells what it failed on",
-        sums.CodeSums._tried,
+        sums.CodeSums._try_to_encode,
         "except Exception:",
         "except KeyError:",
         "check_an_encoder_that_fails_on_a_teacher_says_nothing",
@@ -546,8 +546,8 @@ MUTANTS = [
     ),
     Mutant(
         "a folder of other records is taken",
-        trained.Trained._resumed,
-        'kept["digest"] == digest',
+        trained.Trained._resume,
+        'state["digest"] == digest',
         "True",
         "check_interrupted_teachers_go_on",
     ),
@@ -568,8 +568,8 @@ MUTANTS = [
     Mutant(
         "how many teachers failed is stated",
         pate.ask_teachers,
-        "facts = _stated(plan, teachers, reducer, pool, answers)",
-        "facts = _stated(plan, teachers, reducer, pool, answers) | silent",
+        "facts = _describe_asking(plan, teachers, reducer, pool, answers)",
+        "facts = _describe_asking(plan, teachers, reducer, pool, answers) | silent",
         "check_neighbours_leave_the_same_traces",
     ),
     # Cards
@@ -621,7 +621,7 @@ MUTANTS = [
     Mutant(
         "nothing is kept before noise is drawn",
         answers.keep_answers,
-        'file.write(Saved({"sums": _total(made)}, plain))',
+        'file.write(Saved({"sums": _total(totals)}, plain))',
         "pass",
         "check_killed_while_asking_draws_the_same_noise",
     ),
@@ -669,7 +669,7 @@ MUTANTS = [
     ),
     Mutant(
         "a folder of an earlier version goes on",
-        trained._seeded,
+        trained._read_streams,
         "if not streams.seeded:",
         "if False:",
         QUESTION,
@@ -677,9 +677,9 @@ MUTANTS = [
     Mutant(
         "the teachers' sums stay in the file",
         answers.keep_answers,
-        "file.write(_answered(answers, facts, ledger.run))",
-        "kept = _answered(answers, facts, ledger.run)\n"
-        "        file.write(Saved({**kept.tensors, 'sums': _total(made)}, kept.plain))",
+        "file.write(_pack_answers(answers, facts, ledger.run))",
+        "kept = _pack_answers(answers, facts, ledger.run)\n"
+        "        file.write(Saved({**kept.tensors, 'sums': _total(totals)}, kept.plain))",
         "check_kept_answers_are_what_was_released",
     ),
     Mutant(
@@ -691,14 +691,14 @@ MUTANTS = [
     ),
     Mutant(
         "a seed is forgotten",
-        answers._taken_up,
+        answers._unpack_answers,
         'plain["seeded"]',
         "False",
         "check_kept_answers_are_paid_for_once",
     ),
     Mutant(
         "teachers of another recipe are taken",
-        trained.Trained._resumed,
+        trained.Trained._resume,
         "then != recipe",
         "False",
         "check_teachers_of_another_recipe_are_not_taken",
@@ -763,7 +763,7 @@ MUTANTS = [
     Mutant(
         "the loss counts all components",
         reducers.PublicPCA.loss,
-        "self.eigenvalues[kept:]",
+        "self.eigenvalues[size:]",
         "self.eigenvalues",
         "check_the_closed_form_loss_is_what_is_measured",
     ),

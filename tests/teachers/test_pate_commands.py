@@ -163,7 +163,7 @@ def test_an_interrupted_student_costs_nothing_more(
     assert command(capsys, *words("whole"))[0] == 0
     for name, place, told in (
         ("student", (pv.teachers.Student, "_lesson"), "epsilon 8.0000 is spent"),
-        ("answers", (answers, "_released"), "epsilon 8.0000 is spent"),
+        ("answers", (answers, "_release"), "epsilon 8.0000 is spent"),
         ("teachers", (answers, "empty"), ""),
     ):
         with monkeypatch.context() as patch:

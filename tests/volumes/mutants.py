@@ -34,7 +34,7 @@ MUTANTS = [
     ),
     Mutant(
         "volumes are cropped at one end",
-        grid._centred,
+        grid._centre,
         "slice(spare, spare + size)",
         "slice(0, size)",
         "check_grids_keep_the_middle",
@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "a failing view is told",
-        start.Seen._seen,
+        start.Seen._see,
         "return None",
         "raise",
         "check_a_view_that_fails_says_nothing",
@@ -120,13 +120,13 @@ MUTANTS = [
     Mutant(
         "a failing view stops the ensemble",
         start.Seen.answers,
-        "yield None if said is None else self._seen(said)",
-        "yield from [] if said is None else [self._seen(said)]",
+        "yield None if said is None else self._see(said)",
+        "yield from [] if said is None else [self._see(said)]",
         "check_a_view_that_fails_says_nothing",
     ),
     Mutant(
         "codes are clipped to twice the radius",
-        sums.CodeSums._clipped,
+        sums.CodeSums._clip_codes,
         "clip_to_ball(codes, self._radius)",
         "clip_to_ball(codes, 2 * self._radius)",
         "check_one_teacher_moves_codes_by_the_diameter",

@@ -104,8 +104,8 @@ class File:
 
 def directories(data_dir: str | Path | None) -> list[Path]:
     """Where to look: the directory given, the one that PRIVLEARN_DATA names, the user's cache."""
-    given = [data_dir, os.environ.get(DATA_VARIABLE), _storage.cache()]
-    return [Path(place) for place in given if place]
+    places = [data_dir, os.environ.get(DATA_VARIABLE), _storage.cache()]
+    return [Path(place) for place in places if place]
 
 
 def _reader(place: str) -> Reader:

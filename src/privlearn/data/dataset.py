@@ -257,9 +257,11 @@ class Dataset:
         groups = None if self.groups is None else np.asarray(self.groups)
         parts = []
         for block in range(blocks):
-            own = np.flatnonzero(block_of == block)
-            theirs = None if groups is None else groups[own]
-            parts.append(replace(self, x=x[own], y=y[own], groups=theirs, x_test=None, y_test=None))
+            rows = np.flatnonzero(block_of == block)
+            theirs = None if groups is None else groups[rows]
+            parts.append(
+                replace(self, x=x[rows], y=y[rows], groups=theirs, x_test=None, y_test=None)
+            )
         return parts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -389,10 +391,12 @@ def require_groups(name: str, groups: NDArray[Any], rows: int) -> None:
         )
 
 
-def _choice(person: Any, size: int, kept: int, key: bytes) -> NDArray[np.int64]:
-    """Which `kept` of a person's `size` rows are taken, ascending."""
+def _choice(person: Any, size: int, number: int, key: bytes) -> NDArray[np.int64]:
+    """Which `number` of a person's `size` rows are taken, ascending."""
     digest = hashlib.blake2b(repr(person.item()).encode(), key=key, digest_size=16).digest()
-    chosen = np.random.default_rng(int.from_bytes(digest, "big")).choice(size, kept, replace=False)
+    chosen = np.random.default_rng(int.from_bytes(digest, "big")).choice(
+        size, number, replace=False
+    )
     return np.sort(chosen).astype(np.int64)
 
 

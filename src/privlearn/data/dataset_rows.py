@@ -78,7 +78,7 @@ class DatasetRows(AllRows):
         begin: Callable[[int], None] | None = None,
     ) -> None:
         self._made, self.dataset, self.source = (
-            _Made(dataset, collate or _collated),
+            _Made(dataset, collate or _collate_default),
             dataset,
             dataset,
         )
@@ -129,7 +129,7 @@ class DatasetRows(AllRows):
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
         return (
-            _joined([self._made.row(number, self._key) for number in rows.tolist()])
+            _join([self._made.row(number, self._key) for number in rows.tolist()])
             if len(rows)
             else self.like
         )
@@ -150,26 +150,26 @@ class DatasetRows(AllRows):
             for place, indices in enumerate(batches)
         )
         if not self.workers:
-            yield from (self._at(own) for _, own in keyed)
+            yield from (self._at(batch_key) for _, batch_key in keyed)
             return
         # of batches that workers are at: they are asked for as few as are needed
         keys: deque[bytes | None] = deque()
 
-        def asked() -> Iterator[list[tuple[int, bytes | None]]]:
-            for indices, own in keyed:
-                keys.append(own)
-                yield [(row, own) for row in indices.tolist()]
+        def ask() -> Iterator[list[tuple[int, bytes | None]]]:
+            for indices, batch_key in keyed:
+                keys.append(batch_key)
+                yield [(row, batch_key) for row in indices.tolist()]
 
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
             _Quiet(self._made),
-            batch_sampler=asked(),
+            batch_sampler=ask(),
             num_workers=self.workers,
-            collate_fn=_numbered,
+            collate_fn=_pack_numbered,
             generator=torch.Generator(),
             worker_init_fn=self._begin,
         )
-        for made in loader:
-            yield _Batch(self._at(keys.popleft()), made)
+        for collated in loader:
+            yield _Batch(self._at(keys.popleft()), collated)
 
     def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
@@ -245,7 +245,7 @@ class _Batch(Whole):
     """
 
     def __init__(
-        self, rows: DatasetRows, made: _Packed | dict[int, Leaves], shapes: Shapes | None = None
+        self, rows: DatasetRows, leaves: _Packed | dict[int, Leaves], shapes: Shapes | None = None
     ) -> None:
         self.structure, self.inputs, self._rows, self._shapes = (
             rows.structure,
@@ -257,7 +257,7 @@ class _Batch(Whole):
             leaf.new_zeros(0, *shape)
             for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
-        self._made = made if isinstance(made, dict) else _unpacked(made)
+        self._made = leaves if isinstance(leaves, dict) else _unpack(leaves)
         self.padding, self.padded = rows.padding, rows.padded and shapes is None
 
     def __len__(self) -> int:
@@ -268,8 +268,10 @@ class _Batch(Whole):
         if not len(rows):
             return self.like
         padding, shapes = self._rows._made.padding, self._shapes
-        own = [self._row(number) for number in rows.tolist()]
-        return _joined([padding.padded(row, shapes) for row in own] if padding and shapes else own)
+        fetched = [self._row(number) for number in rows.tolist()]
+        return _join(
+            [padding.padded(row, shapes) for row in fetched] if padding and shapes else fetched
+        )
 
     def _row(self, number: int) -> Leaves:
         """A row; one that a worker could not make is tried here."""
@@ -291,13 +293,13 @@ class _Batch(Whole):
         groups: dict[Shapes, list[int]] = {}
         for number in examples.tolist():
             try:
-                own = shapes_of(self._row(number))
+                row_shapes = shapes_of(self._row(number))
             except Exception:  # it counts as absent
                 continue
-            if own not in wanted:
-                longer = padding.rounded_up(own)
-                wanted[own] = longer if suits(_Batch(self._rows, {}, longer)) else own
-            groups.setdefault(wanted[own], []).append(number)
+            if row_shapes not in wanted:
+                longer = padding.rounded_up(row_shapes)
+                wanted[row_shapes] = longer if suits(_Batch(self._rows, {}, longer)) else row_shapes
+            groups.setdefault(wanted[row_shapes], []).append(number)
         for shapes, numbers in sorted(groups.items()):
             rows = _Batch(self._rows, self._made, shapes)
             if suits(rows):
@@ -337,25 +339,25 @@ class _Made:
         """
         rows = []
         for number in numbers:
-            with _seeded(seed, watched=False):
+            with _fix_seeds(seed, watched=False):
                 rows.append(self._dataset[number])
                 if len(numbers) == 1 and collate_seed is None:
                     return _as_nest(self._collate(rows))
-        with _seeded(seed if collate_seed is None else collate_seed, watched=False):
+        with _fix_seeds(seed if collate_seed is None else collate_seed, watched=False):
             return _as_nest(self._collate(rows))
 
     def row(self, number: int, key: bytes | None) -> Leaves:
         """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and
         there is a key.
         """
-        with _seeded(_SEED, watched=key is not None) as drew:
+        with _fix_seeds(_SEED, watched=key is not None) as drew:
             batch = _as_nest(self._collate([self._dataset[number]]))
             again = key is not None and drew()
         leaves = self._like_others(batch)
         if not again or key is None:
             return leaves
-        own = hashlib.blake2b(digests(*leaves).tobytes(), key=key, digest_size=8).digest()
-        return self._like_others(self.batch(number, seed=int.from_bytes(own, "little") >> 1))
+        digest = hashlib.blake2b(digests(*leaves).tobytes(), key=key, digest_size=8).digest()
+        return self._like_others(self.batch(number, seed=int.from_bytes(digest, "little") >> 1))
 
     def quietly(self, number: int, key: bytes | None) -> Leaves | None:
         """The same, or None if it can't be made."""
@@ -376,11 +378,11 @@ class _Made:
             raise ValueError("the row has other shapes or types than the first")
         return tuple(leaves)
 
-    def _fit(self, own: Shapes, shapes: Shapes) -> bool:
+    def _fit(self, actual: Shapes, shapes: Shapes) -> bool:
         if self.free or self.padding is None:
-            return self.free or own == shapes
-        ranks = [len(shape) for shape in own] == [len(shape) for shape in shapes]
-        return ranks and self.padding.lengths_aside(own) == self.padding.lengths_aside(shapes)
+            return self.free or actual == shapes
+        ranks = [len(shape) for shape in actual] == [len(shape) for shape in shapes]
+        return ranks and self.padding.lengths_aside(actual) == self.padding.lengths_aside(shapes)
 
 
 @final
@@ -402,8 +404,8 @@ class NumberedRows(TorchDataset[Any]):
 class _Quiet(TorchDataset[Any]):
     """A data set in which a row that can't be made is None."""
 
-    def __init__(self, made: _Made) -> None:
-        self._made = made
+    def __init__(self, rows: _Made) -> None:
+        self._made = rows
 
     def __len__(self) -> int:
         return len(self._made)
@@ -413,7 +415,7 @@ class _Quiet(TorchDataset[Any]):
 
 
 @contextmanager
-def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
+def _fix_seeds(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
     """For the block: all random generators of the processor at one seed. All are then what they
     were.
 
@@ -423,16 +425,16 @@ def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
-    start = _drawn_from() if watched else ()
+    start = _read_generators() if watched else ()
     try:
-        yield lambda: watched and _drawn_from() != start
+        yield lambda: watched and _read_generators() != start
     finally:
         torch.set_rng_state(held)
         np.random.set_state(legacy)  # noqa: NPY002
         random.setstate(plain)
 
 
-def _drawn_from() -> tuple[object, ...]:
+def _read_generators() -> tuple[object, ...]:
     """Where the generators are, to compare."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     words = numpy["state"]["key"].tobytes()
@@ -453,7 +455,7 @@ def _as_nest(batch: Any) -> Any:
     if isinstance(batch, UserDict) and kind not in _pytree.SUPPORTED_NODES:
         _pytree.register_pytree_node(
             kind,
-            lambda own: (list(own.values()), list(own)),
+            lambda mapping: (list(mapping.values()), list(mapping)),
             lambda values, names: kind(dict(zip(names, values, strict=True))),
         )
     return batch
@@ -474,7 +476,7 @@ def _close(leaves: Sequence[Any], others: Sequence[Tensor]) -> bool:
     )
 
 
-def _collated(rows: list[Any]) -> Any:
+def _collate_default(rows: list[Any]) -> Any:
     """PyTorch's way to make a batch, but for plain numbers with a point: they are float32, as in
     memory.
     """
@@ -486,7 +488,7 @@ def _collated(rows: list[Any]) -> Any:
     )
 
 
-def _joined(rows: Sequence[Leaves]) -> Leaves:
+def _join(rows: Sequence[Leaves]) -> Leaves:
     """Batches of one row each as one."""
     return tuple(map(torch.cat, zip(*rows, strict=True)))
 
@@ -496,27 +498,31 @@ def _joined(rows: Sequence[Leaves]) -> Leaves:
 _Packed = tuple[list[int], list[Shapes | None], tuple[Tensor, ...]]
 
 
-def _numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
-    return ([number for number, _ in rows], *_packed([row for _, row in rows]))
+def _pack_numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
+    return ([number for number, _ in rows], *_pack([row for _, row in rows]))
 
 
-def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
-    made = [row for row in rows if row is not None]
+def _pack(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
+    present = [row for row in rows if row is not None]
     values = tuple(
-        torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*made, strict=True)
+        torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*present, strict=True)
     )
     return [None if row is None else shapes_of(row) for row in rows], values
 
 
-def _unpacked(packed: _Packed) -> dict[int, Leaves]:
+def _unpack(packed: _Packed) -> dict[int, Leaves]:
     """The rows that could be made."""
     numbers, shapes, values = packed
-    there = [(number, own) for number, own in zip(numbers, shapes, strict=True) if own is not None]
+    there = [
+        (number, row_shapes)
+        for number, row_shapes in zip(numbers, shapes, strict=True)
+        if row_shapes is not None
+    ]
     pieces = [
-        torch.split(value, [math.prod(own[place]) for _, own in there])
+        torch.split(value, [math.prod(row_shapes[place]) for _, row_shapes in there])
         for place, value in enumerate(values)
     ]
     return {
-        number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(own))
-        for row, (number, own) in enumerate(there)
+        number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(row_shapes))
+        for row, (number, row_shapes) in enumerate(there)
     }

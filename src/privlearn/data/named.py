@@ -107,9 +107,9 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
-    given |= {"target_bounds=": target_bounds}
-    declared = [option for option, value in given.items() if value is not None]
+    options = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
+    options |= {"target_bounds=": target_bounds}
+    declared = [option for option, value in options.items() if value is not None]
     if (form := _folder_form(name)) is not None:
         others = {*declared} - {"classes="}
         return form.read(Path(name), classes, grid, others, public=public).checked()
@@ -266,12 +266,12 @@ def _load_named(name: str, data_dir: str | Path | None) -> Dataset:
     places = [] if named.embedded else directories(data_dir)
     located = named.find(places or [Path()])
     if located is None:
-        raise BadInput(_missing(name, named, places), name=name)
+        raise BadInput(_describe_missing(name, named, places), name=name)
     form, paths = located
     return form.read({file.name: file.read(path, name) for file, path in paths.items()}).checked()
 
 
-def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
+def _describe_missing(name: str, named: Named, places: Sequence[Path]) -> str:
     form = named.fetched or named.forms[-1]
     folder = places[0] / named.folder
     first = next(file for file in form.files if file.find(folder) is None)

@@ -113,12 +113,12 @@ class Origins:
 
     def _are_apart(self) -> bool:
         """Whether no two columns have numbers in common: then each can be counted by itself."""
-        ends = sorted(end for own in self._columns if (end := _ends(own)) is not None)
+        ends = sorted(end for column in self._columns if (end := _ends(column)) is not None)
         return all(one[1] < other[0] for one, other in pairwise(ends))
 
     def _pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each row with each of its original rows, once."""
-        columns = [_whole(own) for own in self._columns]
+        columns = [_whole(column) for column in self._columns]
         if len(columns) == 1:
             rows = np.flatnonzero(columns[0] != _NONE)
             return rows, columns[0][rows]
@@ -132,46 +132,49 @@ class Origins:
         """The number of a source's first row."""
         return self._firsts.setdefault(source, _FIRST + _APART * len(self._firsts))
 
-    def _of(self, given: Any) -> list[Column]:
+    def _of(self, data: Any) -> list[Column]:
         """The columns of a data set, each as long as it is."""
-        if isinstance(given, DataLoader):
-            return self._of(given.dataset)
-        if isinstance(given, TransformedRows):
-            return self._of(given.rows)
-        if isinstance(given, AllRows) and given.source is not None:
-            return self._of(given.source)
-        if isinstance(given, TensorRows):
-            return self._in_memory(given.leaves)
-        if isinstance(given, Dataset):
-            return self._in_memory((given.x, given.y))
-        length = _length(given)
-        if length is None or id(given) in self._under_way:
+        if isinstance(data, DataLoader):
+            return self._of(data.dataset)
+        if isinstance(data, TransformedRows):
+            return self._of(data.rows)
+        if isinstance(data, AllRows) and data.source is not None:
+            return self._of(data.source)
+        if isinstance(data, TensorRows):
+            return self._in_memory(data.leaves)
+        if isinstance(data, Dataset):
+            return self._in_memory((data.x, data.y))
+        length = _length(data)
+        if length is None or id(data) in self._under_way:
             return []
-        self._under_way.append(id(given))
+        self._under_way.append(id(data))
         try:
-            return self._of_structure(given, length)
+            return self._of_structure(data, length)
         finally:
             self._under_way.pop()
 
-    def _of_structure(self, given: Any, length: int) -> list[Column]:
-        kind = type(given)
-        if isinstance(given, ConcatDataset):
-            return self._joined([(self._of(own), len(own)) for own in given.datasets])  # type: ignore[arg-type]
-        if isinstance(given, StackDataset):
-            parts = given.datasets.values() if isinstance(given.datasets, dict) else given.datasets
-            return [column for own in parts for column in self._of(own)]
-        if isinstance(given, TensorDataset) and kind.__getitem__ is TensorDataset.__getitem__:
-            return self._in_memory(given.tensors)
-        held = vars(given) if hasattr(given, "__dict__") else {}
+    def _of_structure(self, data: Any, length: int) -> list[Column]:
+        kind = type(data)
+        if isinstance(data, ConcatDataset):
+            return self._join([(self._of(part), len(part)) for part in data.datasets])  # type: ignore[arg-type]
+        if isinstance(data, StackDataset):
+            parts = data.datasets.values() if isinstance(data.datasets, dict) else data.datasets
+            return [column for part in parts for column in self._of(part)]
+        if isinstance(data, TensorDataset) and kind.__getitem__ is TensorDataset.__getitem__:
+            return self._in_memory(data.tensors)
+        held = vars(data) if hasattr(data, "__dict__") else {}
         chosen = "indices" in held and "dataset" in held and _length(held["indices"]) == length
         if chosen and (places := _places(held["indices"], _length(held["dataset"]))) is not None:
-            return [_taken(own, places) for own in self._of(held["dataset"])]
-        if "_data" in held and "_indices" in held and (column := self._in_arrow(given)) is not None:
+            return [_take(column, places) for column in self._of(held["dataset"])]
+        if "_data" in held and "_indices" in held and (column := self._in_arrow(data)) is not None:
             return [column]
-        values = [given] if isinstance(given, list | tuple) else held.values()
-        return [range(first := self._first(id(given)), first + length), *self._held(values, length)]
+        values = [data] if isinstance(data, list | tuple) else held.values()
+        return [
+            range(first := self._first(id(data)), first + length),
+            *self._search(values, length),
+        ]
 
-    def _held(self, values: Iterable[Any], length: int) -> list[Column]:
+    def _search(self, values: Iterable[Any], length: int) -> list[Column]:
         """What a data set of which nothing is known holds of its own length: data sets, lists, the
         widest of arrays.
         """
@@ -187,18 +190,18 @@ class Origins:
         return columns + self._in_memory(arrays)
 
     @staticmethod
-    def _joined(parts: Sequence[tuple[list[Column], int]]) -> list[Column]:
+    def _join(parts: Sequence[tuple[list[Column], int]]) -> list[Column]:
         if len(parts) == 1:
             return parts[0][0]
         empty = [np.full(length, _NONE, np.int64) for _, length in parts]
         return [
             np.concatenate(
                 [
-                    _whole(own[place]) if place < len(own) else none
-                    for (own, _), none in zip(parts, empty, strict=True)
+                    _whole(columns[place]) if place < len(columns) else none
+                    for (columns, _), none in zip(parts, empty, strict=True)
                 ]
             )
-            for place in range(max((len(own) for own, _ in parts), default=0))
+            for place in range(max((len(columns) for columns, _ in parts), default=0))
         ]
 
     @staticmethod
@@ -216,50 +219,52 @@ class Origins:
             for sizes in [(len(leaf), int(np.prod(leaf.shape[1:])))]
             if sizes[1]
         ]
-        moving = [own for own in arrays if own[3] or own[0] < 2] or arrays
+        moving = [array for array in arrays if array[3] or array[0] < 2] or arrays
         if not moving:
             return []
-        rows, _, address, stride = max(moving, key=lambda own: own[1])
+        rows, _, address, stride = max(moving, key=lambda array: array[1])
         if not stride:
             return [np.full(rows, address, np.int64)]
         return [range(address, address + rows * stride, stride)]
 
-    def _in_arrow(self, given: Any) -> Column | None:
+    def _in_arrow(self, data: Any) -> Column | None:
         """The places of a Hugging Face data set's rows in Arrow's buffers, behind its indices; None
         if unknown.
         """
         try:
-            table = getattr(given._data, "table", given._data)
+            table = getattr(data._data, "table", data._data)
             for column in table.columns:
                 places = [
-                    (own, next((b for b in own.buffers()[1:] if b is not None), None))
-                    for own in column.chunks
+                    (chunk, next((b for b in chunk.buffers()[1:] if b is not None), None))
+                    for chunk in column.chunks
                 ]
                 if all(buffer is not None for _, buffer in places):
                     break
             else:
                 return None
             firsts = [
-                self._first(("arrow", cast(Any, buffer).address)) + own.offset
-                for own, buffer in places
+                self._first(("arrow", cast(Any, buffer).address)) + chunk.offset
+                for chunk, buffer in places
             ]
             rows = [
-                np.arange(first, first + len(own))
-                for first, (own, _) in zip(firsts, places, strict=True)
+                np.arange(first, first + len(chunk))
+                for first, (chunk, _) in zip(firsts, places, strict=True)
             ]
             numbers = np.concatenate([*rows, np.zeros(0, np.int64)])
-            if given._indices is None:
+            if data._indices is None:
                 return numbers
-            chosen = [own.to_numpy(zero_copy_only=False) for own in given._indices.column(0).chunks]
+            chosen = [
+                chunk.to_numpy(zero_copy_only=False) for chunk in data._indices.column(0).chunks
+            ]
             return numbers[np.concatenate([*chosen, np.zeros(0, np.int64)]).astype(np.int64)]
         # another version keeps them in another way
         except (AttributeError, TypeError, ValueError, IndexError):
             return None
 
 
-def _length(given: Any) -> int | None:
+def _length(collection: Any) -> int | None:
     try:
-        return len(given)
+        return len(collection)
     except (TypeError, NotImplementedError):
         return None
 
@@ -306,7 +311,7 @@ def _places(indices: Any, length: int | None) -> Column | None:
     return np.where(places < 0, places + length, places)
 
 
-def _taken(column: Column, places: Column) -> Column:
+def _take(column: Column, places: Column) -> Column:
     """The numbers at these places; one that is not there has none."""
     if isinstance(column, range) and isinstance(places, range) and max(places) < len(column):
         return range(
@@ -319,8 +324,8 @@ def _taken(column: Column, places: Column) -> Column:
     safe = np.where(there, chosen, 0)
     if not len(column):
         return np.full(len(chosen), _NONE, np.int64)
-    own = column.start + safe * column.step if isinstance(column, range) else column[safe]
-    return own if there.all() else np.where(there, own, _NONE)
+    numbers = column.start + safe * column.step if isinstance(column, range) else column[safe]
+    return numbers if there.all() else np.where(there, numbers, _NONE)
 
 
 def _whole(column: Column) -> NDArray[np.int64]:

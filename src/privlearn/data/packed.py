@@ -83,9 +83,9 @@ def pack(
     if tables:
         assert schema is not None
         schema = schema if isinstance(schema, Schema) else read_schema(schema)
-        parts = {"": _encoded(source, schema, persons=True)}
+        parts = {"": _encode_chunks(source, schema, persons=True)}
         if test is not None:
-            parts["_test"] = _encoded(test, schema, persons=False)
+            parts["_test"] = _encode_chunks(test, schema, persons=False)
         declared: dict[str, Any] = {"schema": schema.to_json()}
     else:
         assert value_range is not None
@@ -134,7 +134,7 @@ def load_packed(
         BadInput: files that are missing or can't be used.
     """
     arrays: dict[str, Any] = {
-        name: _mapped(path) for name in PARTS if (path := folder / f"{name}.npy").exists()
+        name: _map_array(path) for name in PARTS if (path := folder / f"{name}.npy").exists()
     }
     if "x" not in arrays or "y" not in arrays:
         raise BadInput(
@@ -143,17 +143,17 @@ def load_packed(
             "y.npy, one row and one label for each example. `privlearn data pack FILE DIR` makes "
             "them of a table"
         )
-    declared, given = (
+    declared, arguments = (
         folder / DECLARED,
         {"classes": classes, "range": value_range, "target_bounds": target_bounds},
     )
     if declared.exists():
-        if any(value is not None for value in given.values()):
+        if any(value is not None for value in arguments.values()):
             raise BadInput(
                 f"what {folder} holds is declared in it: leave out classes=, value_range=, "
                 "target_bounds="
             )
-        about = _declared(declared)
+        about = _read_declaration(declared)
     elif (classes is None and target_bounds is None) or value_range is None:
         raise BadInput(
             f"for {folder} the number of classes and the range of the inputs must be declared, "
@@ -161,7 +161,7 @@ def load_packed(
             "HI)"
         )
     else:
-        about = _of_arrays(given)
+        about = _of_arrays(arguments)
     return Dataset(**arrays, **{"name": folder.name, **about}, public=public).checked()
 
 
@@ -194,7 +194,9 @@ def _name_of(source: Any) -> str:
     return Path(source).name if isinstance(source, str | Path) else "packed rows"
 
 
-def _encoded(source: Any, schema: Schema, *, persons: bool) -> Iterator[dict[str, NDArray[Any]]]:
+def _encode_chunks(
+    source: Any, schema: Schema, *, persons: bool
+) -> Iterator[dict[str, NDArray[Any]]]:
     """The arrays of each chunk of a table."""
     ids = (schema.person,) if persons and schema.person is not None else ()
     columns = (*schema.columns, *ids)
@@ -206,15 +208,15 @@ def _encoded(source: Any, schema: Schema, *, persons: bool) -> Iterator[dict[str
             "x": encode_features(table, schema),
             "y": encode_target(table, schema),
         }
-        own = encode_persons(table, schema) if ids else None
-        yield parts if own is None else {**parts, "groups": _digests(own)}
+        person_ids = encode_persons(table, schema) if ids else None
+        yield parts if person_ids is None else {**parts, "groups": _digests(person_ids)}
 
 
 def _digests(persons: NDArray[np.str_]) -> NDArray[np.bytes_]:
     """Of each person's id a digest: ids of one size, whatever chunks come."""
     digests = [
-        hashlib.blake2b(str(own).encode(), digest_size=_PERSON).hexdigest().encode()
-        for own in persons
+        hashlib.blake2b(str(person).encode(), digest_size=_PERSON).hexdigest().encode()
+        for person in persons
     ]
     return np.array(digests, dtype=f"S{2 * _PERSON}")
 
@@ -303,7 +305,7 @@ class _Growing:
             self._head()
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _map_array(path: Path) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     # the header is Python
@@ -318,14 +320,14 @@ def _mapped(path: Path) -> NDArray[Any]:
     return array
 
 
-def _declared(path: Path) -> dict[str, Any]:
+def _read_declaration(path: Path) -> dict[str, Any]:
     """What `pack` wrote of the rows, as arguments of a `Dataset`."""
     try:
-        stated = loads(path.read_bytes())
-        name = str(stated["name"])
-        if "schema" not in stated:
-            return {"name": name, **_of_arrays(stated)}
-        schema = Schema.from_json(stated["schema"], str(path))
+        declaration = loads(path.read_bytes())
+        name = str(declaration["name"])
+        if "schema" not in declaration:
+            return {"name": name, **_of_arrays(declaration)}
+        schema = Schema.from_json(declaration["schema"], str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, BadInput):
             raise

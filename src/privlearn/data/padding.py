@@ -51,8 +51,8 @@ class Padding:
                 be compared.
         """
         learned = [
-            _learned(own, batch, drawn=drawn) if isinstance(batch, Tensor) else None
-            for own, batch in zip(zip(*alone, strict=True), together, strict=True)
+            _learn(leaves, batch, drawn=drawn) if isinstance(batch, Tensor) else None
+            for leaves, batch in zip(zip(*alone, strict=True), together, strict=True)
         ]
         if any(each is None for each in learned):
             return None
@@ -88,7 +88,7 @@ class Padding:
     def padded(self, row: Leaves, shapes: Shapes) -> Leaves:
         """A row, brought to larger shapes."""
         return tuple(
-            leaf if tuple(leaf.shape[1:]) == shape else _placed([leaf], (1, *shape), axes, fill)
+            leaf if tuple(leaf.shape[1:]) == shape else _place([leaf], (1, *shape), axes, fill)
             for leaf, shape, axes, fill in zip(row, shapes, self.axes, self.fills, strict=True)
         )
 
@@ -130,7 +130,7 @@ def shapes_of(row: Sequence[Tensor]) -> Shapes:
     return tuple(tuple(leaf.shape[1:]) for leaf in row)
 
 
-def _learned(
+def _learn(
     rows: Sequence[Tensor], batch: Tensor, *, drawn: bool
 ) -> tuple[tuple[tuple[int, bool], ...], Any] | None:
     """The axes and the fill of one tensor, or None if the batch is not its rows, padded."""
@@ -146,7 +146,7 @@ def _learned(
         return None
     for sides in product((False, True), repeat=len(differ)):
         axes = tuple(zip(differ, sides, strict=True))
-        covered = _placed(
+        covered = _place(
             [torch.ones_like(row, dtype=torch.bool) for row in rows],
             tuple(batch.shape),
             axes,
@@ -154,13 +154,13 @@ def _learned(
         )
         beside = batch[~covered]
         fill = beside[0].item() if len(beside) else 0
-        expected = _placed(rows, tuple(batch.shape), axes, fill)
+        expected = _place(rows, tuple(batch.shape), axes, fill)
         if torch.equal(beside, torch.full_like(beside, fill)) and (drawn or _same(batch, expected)):
             return axes, fill
     return None
 
 
-def _placed(
+def _place(
     rows: Sequence[Tensor], shape: tuple[int, ...], axes: tuple[tuple[int, bool], ...], fill: Any
 ) -> Tensor:
     """Rows, each in its place of a tensor of this shape."""

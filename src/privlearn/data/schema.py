@@ -68,7 +68,7 @@ class Number:
             "low": self.low,
             "high": self.high,
             **fill,
-            **_given(self.indicator),
+            **_indicator_setting(self.indicator),
         }
 
 
@@ -110,10 +110,10 @@ class Date:
         """As a schema file says it, days as text."""
         fill = {} if self.missing is None else {"missing": self.missing.isoformat()}
         bounds = {"low": self.low.isoformat(), "high": self.high.isoformat()}
-        return {"kind": "date", **bounds, **fill, **_given(self.indicator)}
+        return {"kind": "date", **bounds, **fill, **_indicator_setting(self.indicator)}
 
 
-def _given(indicator: bool) -> dict[str, bool]:
+def _indicator_setting(indicator: bool) -> dict[str, bool]:
     return {"indicator": True} if indicator else {}
 
 
@@ -216,10 +216,10 @@ class Schema:
         `from_json` reads it.
         """
         columns: dict[str, Any] = {column.name: column.stated() for column in self.features}
-        stated: dict[str, Any] = {"classes": list(self.classes)}
+        settings: dict[str, Any] = {"classes": list(self.classes)}
         if self.target_bounds is not None:
-            stated = dict(zip(("low", "high"), self.target_bounds, strict=True))
-        targets = {name: {"kind": "target", **stated} for name in self.targets}
+            settings = dict(zip(("low", "high"), self.target_bounds, strict=True))
+        targets = {name: {"kind": "target", **settings} for name in self.targets}
         named = list(self.labels) if self.labels else self.target
         return {"target": named, "missing": list(self.missing), "columns": columns | targets}
 
@@ -233,7 +233,7 @@ class Schema:
         reader = _Reader(name)
         if not isinstance(stated, dict):
             raise reader.refusal(
-                f"there is {_quoted(stated)}", "an object of target, missing and columns"
+                f"there is {_quote(stated)}", "an object of target, missing and columns"
             )
         return reader.schema(stated)
 
@@ -308,8 +308,8 @@ def parse_schema(text: str, name: str, targets: Sequence[str] = ()) -> Schema:
 def _other_targets(settings: Mapping[str, Any], targets: Sequence[str]) -> list[str]:
     """Columns that could be predicted, and are not among those that are."""
     columns = settings.get("columns")
-    stated = columns.items() if isinstance(columns, dict) else ()
-    kinds = {name: own.get("kind") for name, own in stated if isinstance(own, dict)}
+    named_columns = columns.items() if isinstance(columns, dict) else ()
+    kinds = {name: column.get("kind") for name, column in named_columns if isinstance(column, dict)}
     return [name for name, kind in kinds.items() if kind == "target" and name not in targets]
 
 
@@ -341,30 +341,30 @@ class _Reader:
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
             raise self.refusal(
-                f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]'
+                f"missing is {_quote(missing)}", 'a list of texts, for example missing = ["?", ""]'
             )
         missing = tuple(part.strip() for part in missing)
         columns = settings.get("columns")
         if not isinstance(columns, dict) or not columns:
             raise self.refusal("there are no columns", "a table [columns.NAME] for each column")
         target = settings.get("target")
-        targets = [str(own) for own in (target if isinstance(target, list) else [target])]
+        targets = [str(part) for part in (target if isinstance(target, list) else [target])]
         if not targets or not {*targets} <= {*columns}:
             raise self.refusal(
-                f"target is {_quoted(target)}",
-                f"one of the columns, or a list: {', '.join(map(_quoted, [*columns][:12]))}",
+                f"target is {_quote(target)}",
+                f"one of the columns, or a list: {', '.join(map(_quote, [*columns][:12]))}",
             )
         features: list[Column] = []
         of_targets: list[_Target] = []
-        for name, stated in columns.items():
-            column = self._column(name, stated, missing)
+        for name, column_settings in columns.items():
+            column = self._column(name, column_settings, missing)
             if not isinstance(column, tuple):
                 features.append(column)
             if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
                     (
-                        f"target is {_quoted(target)}, and column {_quoted(name)} has kind "
-                        f"{_quoted(stated['kind'])}"
+                        f"target is {_quote(target)}, and column {_quote(name)} has kind "
+                        f"{_quote(column_settings['kind'])}"
                     ),
                     'kind = "target" for the target, and for no other column',
                 )
@@ -375,7 +375,7 @@ class _Reader:
         person = settings.get("person")
         if person is not None and (not isinstance(person, str) or person in columns):
             raise self.refusal(
-                f"person is {_quoted(person)}",
+                f"person is {_quote(person)}",
                 "the name of a column that is neither a feature nor the target",
             )
         classes, bounds = of_targets[0]
@@ -386,7 +386,7 @@ class _Reader:
                 or len(set(of_targets)) > 1
             ):
                 raise self.refusal(
-                    f"target is {_quoted(target)}",
+                    f"target is {_quote(target)}",
                     (
                         "two different columns or more, with the same two classes each: that of 0 "
                         "first, then that of 1"
@@ -397,67 +397,67 @@ class _Reader:
             )
         return Schema(targets[0], classes, tuple(features), missing, person, bounds)
 
-    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | _Target:
+    def _column(self, name: str, settings: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""
-        place = f"column {_quoted(name)}"
+        place = f"column {_quote(name)}"
         if name != name.strip():
             raise self.refusal(
                 f"{place} has spaces around its name",
                 "none; those in a file's header are left out too",
             )
-        if not isinstance(stated, dict):
-            raise self.refusal(f"{place} is {_quoted(stated)}", f"a table [columns.{name[:60]}]")
-        match stated.get("kind"):
+        if not isinstance(settings, dict):
+            raise self.refusal(f"{place} is {_quote(settings)}", f"a table [columns.{name[:60]}]")
+        match settings.get("kind"):
             case "number":
-                self._only(place, stated, ("kind", "low", "high", "missing", "indicator"))
-                low, high = (self._number(place, stated, key) for key in ("low", "high"))
+                self._only(place, settings, ("kind", "low", "high", "missing", "indicator"))
+                low, high = (self._number(place, settings, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
-                fill = self._number(place, stated, "missing") if "missing" in stated else None
+                fill = self._number(place, settings, "missing") if "missing" in settings else None
                 if fill is not None and not low <= fill <= high:
                     raise self.refusal(
                         f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}"
                     )
-                return Number(name, low, high, fill, self._indicator(place, stated))
+                return Number(name, low, high, fill, self._indicator(place, settings))
             case "date":
-                self._only(place, stated, ("kind", "low", "high", "missing", "indicator"))
-                first, last = (self._day(place, stated, key) for key in ("low", "high"))
+                self._only(place, settings, ("kind", "low", "high", "missing", "indicator"))
+                first, last = (self._day(place, settings, key) for key in ("low", "high"))
                 if not first < last:
                     raise self.refusal(
                         f"the range of {place} is {first} to {last}", "the earlier day first"
                     )
-                default = self._day(place, stated, "missing") if "missing" in stated else None
+                default = self._day(place, settings, "missing") if "missing" in settings else None
                 if default is not None and not first <= default <= last:
                     raise self.refusal(
                         f"missing of {place} is {default}", f"a day from {first} to {last}"
                     )
-                return Date(name, first, last, default, self._indicator(place, stated))
+                return Date(name, first, last, default, self._indicator(place, settings))
             case "category":
-                self._only(place, stated, ("kind", "categories"))
-                return Category(name, self._names(place, stated, "categories", 1, missing))
-            case "target" if "classes" not in stated and {"low", "high"} & set(stated):
-                self._only(place, stated, ("kind", "low", "high"))
-                low, high = (self._number(place, stated, key) for key in ("low", "high"))
+                self._only(place, settings, ("kind", "categories"))
+                return Category(name, self._names(place, settings, "categories", 1, missing))
+            case "target" if "classes" not in settings and {"low", "high"} & set(settings):
+                self._only(place, settings, ("kind", "low", "high"))
+                low, high = (self._number(place, settings, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
                 return (), (low, high)
             case "target":
-                self._only(place, stated, ("kind", "classes"))
-                return self._names(place, stated, "classes", 2, missing), None
+                self._only(place, settings, ("kind", "classes"))
+                return self._names(place, settings, "classes", 2, missing), None
         raise self.refusal(
-            f"kind of {place} is {_quoted(stated.get('kind'))}",
+            f"kind of {place} is {_quote(settings.get('kind'))}",
             '"number", "date", "category" or "target"',
         )
 
-    def _number(self, place: str, stated: Mapping[str, Any], key: str) -> float:
-        value = stated.get(key)
+    def _number(self, place: str, settings: Mapping[str, Any], key: str) -> float:
+        value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
             raise self.refusal(
-                f"{key} of {place} is {_quoted(value)}",
+                f"{key} of {place} is {_quote(value)}",
                 f"a finite number, publicly known: {key} = 0",
             )
         return float(value)
 
-    def _day(self, place: str, stated: Mapping[str, Any], key: str) -> date:
-        value = stated.get(key)
+    def _day(self, place: str, settings: Mapping[str, Any], key: str) -> date:
+        value = settings.get(key)
         if isinstance(value, str):
             try:
                 value = date.fromisoformat(value)
@@ -465,30 +465,35 @@ class _Reader:
                 value = None
         if not isinstance(value, date) or isinstance(value, datetime):
             raise self.refusal(
-                f"{key} of {place} is {_quoted(stated.get(key))}", f"a day: {key} = 2020-12-31"
+                f"{key} of {place} is {_quote(settings.get(key))}", f"a day: {key} = 2020-12-31"
             )
         return value
 
-    def _indicator(self, place: str, stated: Mapping[str, Any]) -> bool:
-        value = stated.get("indicator", False)
-        if not isinstance(value, bool) or (value and "missing" not in stated):
+    def _indicator(self, place: str, settings: Mapping[str, Any]) -> bool:
+        value = settings.get("indicator", False)
+        if not isinstance(value, bool) or (value and "missing" not in settings):
             raise self.refusal(
-                f"indicator of {place} is {_quoted(value)}",
+                f"indicator of {place} is {_quote(value)}",
                 "true or false, and with true what stands for a missing value",
             )
         return value
 
     def _names(
-        self, place: str, stated: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
+        self,
+        place: str,
+        settings: Mapping[str, Any],
+        key: str,
+        least: int,
+        missing: tuple[str, ...],
     ) -> tuple[str, ...]:
-        names = stated.get(key)
+        names = settings.get(key)
         if (
             not isinstance(names, list)
             or len(names) < least
             or not all(isinstance(part, str) for part in names)
         ):
             raise self.refusal(
-                f"{key} of {place} is {_quoted(names)}",
+                f"{key} of {place} is {_quote(names)}",
                 f"a list of at least {least}, each in quotes",
             )
         for at, part in enumerate(names):
@@ -501,24 +506,24 @@ class _Reader:
             for wrong, present in wrongs.items():
                 if present:
                     raise self.refusal(
-                        f"{_quoted(part)} in {key} of {place} {wrong}",
+                        f"{_quote(part)} in {key} of {place} {wrong}",
                         "different names, none of them a missing value",
                     )
         return tuple(names)
 
-    def _only(self, place: str, stated: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        for key in stated:
+    def _only(self, place: str, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in settings:
             if key not in known:
-                raise self.refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
+                raise self.refusal(f"{place} has {_quote(key)}", f"only {', '.join(known)}")
 
-    def refusal(self, given: str, expected: str) -> BadInput:
+    def refusal(self, problem: str, expected: str) -> BadInput:
         return BadInput(
-            f"in the schema {self._name}, {given}: expected {expected}. docs/data.md has the "
+            f"in the schema {self._name}, {problem}: expected {expected}. docs/data.md has the "
             "grammar"
         )
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """`value` as the schema could have said it, cut to a line; numbers of thousands of digits have
     no repr.
     """

@@ -80,18 +80,18 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
         if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 2:
             raise BadInput(
                 (
-                    f"row {number} of {type(dataset).__name__} is {_described(row)}: expected a "
+                    f"row {number} of {type(dataset).__name__} is {_describe(row)}: expected a "
                     "pair (input, target)"
                 ),
                 row=number,
             )
         inputs.append(_tensor(row[0], "input", number))
         targets.append(_tensor(row[1], "target", number))
-        for part, given in (("input", inputs), ("target", targets)):
-            if (given[-1].shape, given[-1].dtype) != (given[0].shape, given[0].dtype):
+        for part, values in (("input", inputs), ("target", targets)):
+            if (values[-1].shape, values[-1].dtype) != (values[0].shape, values[0].dtype):
                 raise BadInput(
-                    f"the {part} of row {number} is {_described(given[-1])}, and that of row 0 is "
-                    f"{_described(given[0])}: "
+                    f"the {part} of row {number} is {_describe(values[-1])}, and that of row 0 is "
+                    f"{_describe(values[0])}: "
                     "expected one shape and type; bring rows to it one by one, in the data set",
                     row=number,
                 )
@@ -306,14 +306,14 @@ def _tensor(value: Any, part: str, number: int) -> Tensor:
         tensor: Tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a "
+            f"the {part} of row {number} is {_describe(value)}: expected a tensor, an array or a "
             "number; convert it in the data set (images: to tensors of pixels)",
             row=number,
         ) from error
     return tensor.float() if isinstance(value, float) else tensor
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -115,8 +115,8 @@ def train(
     shared: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "examples": examples}
     watched = {"callbacks": callbacks, "checkpoint": checkpoint, "validation": validation}
     if method == _DPSGD:
-        given = {**shared, "model": model, **watched, **choices}
-        return descent.train(dataset, ledger=ledger, streams=streams, beside=beside, **given)
+        arguments = {**shared, "model": model, **watched, **choices}
+        return descent.train(dataset, ledger=ledger, streams=streams, beside=beside, **arguments)
     row = find_method(method)
     watched = {name: value for name, value in watched.items() if value not in ((), None)}
     if model != "linear":
@@ -129,7 +129,7 @@ def train(
     if row.check is not None:
         row.check(options)
     _require_public(options, dataset)
-    data, front = _featured(options, dataset)
+    data, front = _apply_features(options, dataset)
     assert row.settle is not None
     assert row.train is not None
     plan = row.settle(options, facts_of(data, examples, front))
@@ -233,7 +233,7 @@ def _require_public(options: SimpleNamespace, data: Dataset) -> None:
                 require_others(part, data.x, "the rows of public")
 
 
-def _featured(
+def _apply_features(
     options: SimpleNamespace, data: Dataset
 ) -> tuple[Dataset, tuple[PublicTransform, ...]]:
     """The data, and the public features that are asked for."""

@@ -26,7 +26,7 @@ def find_method(name: str) -> Method:
         raise BadInput(
             f"method is {str(name)[:60]!r}: expected one of {', '.join(method_names())[:200]}"
         )
-    return _entered(name, row)
+    return _enter(name, row)
 
 
 def method_names() -> list[str]:
@@ -44,7 +44,7 @@ def installed_methods() -> dict[str, Method]:
     for name, row in _entry_points.load_all(_entry_points.METHODS).items():
         try:
             if name not in METHODS:
-                _entered(name, row)
+                _enter(name, row)
         except BadInput as error:
             warn(f"{error}. It is left out")
     return METHODS
@@ -65,7 +65,7 @@ def method_of_maps() -> Method:
     )
 
 
-def _entered(name: str, row: Any) -> Method:
+def _enter(name: str, row: Any) -> Method:
     """The row of an installed package, entered into the table.
 
     Raises:

@@ -33,7 +33,7 @@ def corrections_job(request: Request, data: Dataset) -> Job:
     spec = spec_of(request.model)
 
     def run(opened: Opened) -> Result:
-        kept = kept_and_paid(opened, answer)
+        folder = kept_and_paid(opened, answer)
         screen.notes.print(
             f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks"
         )
@@ -54,7 +54,7 @@ def corrections_job(request: Request, data: Dataset) -> Job:
                 start,
                 ledger=opened.ledger,
                 streams=opened.streams(),
-                kept=kept,
+                kept=folder,
                 progress=progress,
             )
         answer["answered"] = settled.queries
@@ -82,8 +82,8 @@ def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, A
     """
     facts = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
     facts |= starting.figures_of(start.network, data, answer)
-    own = result.facts | {"public_start": facts}
-    return replace(result, facts=own, architecture=result.architecture | data.origin())
+    all_facts = result.facts | {"public_start": facts}
+    return replace(result, facts=all_facts, architecture=result.architecture | data.origin())
 
 
 def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:
@@ -113,8 +113,8 @@ def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, D
                 "teachers correct a public network on public volumes: give --public PATH, an .npz "
                 "with x and y, volumes with masks, and x_test, those to ask about"
             )
-        own = hippocampus.split(data)
-        return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool
+        parts = hippocampus.split(data)
+        return replace(data, x_test=parts.test.x, y_test=parts.test.y), parts.labelled, parts.pool
     public = public_rows(request, data)
     if public.x_test is None:
         raise BadInput(

@@ -119,8 +119,8 @@ def initial_weights(settled: Settled, data: Dataset, labelled: Dataset) -> Weigh
             f"a public network is trained first, on {volumes(len(labelled.x))} with masks"
         )
         return {
-            name: own.detach().clone()
-            for name, own in public_network(labelled, built).state_dict().items()
+            name: tensor.detach().clone()
+            for name, tensor in public_network(labelled, built).state_dict().items()
         }
 
     return weights
@@ -161,10 +161,10 @@ def beside(
     """
     if data.x_test is None:
         return {}
-    alone, own = answer["public_only"]["dice"], evaluate(result, data)["dice"]
-    if own <= alone:
+    alone, dice = answer["public_only"]["dice"], evaluate(result, data)["dice"]
+    if dice <= alone:
         screen.warn(
-            f"the {whose} Dice of {own:.4f} is not above the {alone:.4f} of the public network "
+            f"the {whose} Dice of {dice:.4f} is not above the {alone:.4f} of the public network "
             f"alone: on the test volumes the private {brought} brought nothing. The public network "
             "costs no privacy"
         )

@@ -88,7 +88,7 @@ class Grid:
     def row(self, image: NDArray[Any]) -> NDArray[np.float32]:
         """A scan of three dimensions as a row's inputs, shape (1, *shape), from 0 to 1."""
         scaled = on_grid(normalised(image), self.size)
-        return (_halved(scaled) if self.halved else scaled)[None].astype(np.float32)
+        return (_halve(scaled) if self.halved else scaled)[None].astype(np.float32)
 
     def mask(self, mask: NDArray[Any], classes: int) -> NDArray[np.uint16]:
         """A mask of three dimensions as a row's targets: the class of most of a block's voxels."""
@@ -102,7 +102,7 @@ class Grid:
         if self.halved:
             for axis in range(3):
                 mask = mask.repeat(2, axis)
-        return _centred(mask, shape)
+        return _centre(mask, shape)
 
 
 def prepared(
@@ -127,11 +127,12 @@ def prepared(
             them.
     """
     channels = [
-        on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])
+        on_grid(normalised(channel), grid)
+        for channel in (image if image.ndim == 4 else image[None])
     ]
     mask = on_grid(np.asarray(mask), grid)
     if halve:
-        channels = [_halved(own) for own in channels]
+        channels = [_halve(channel) for channel in channels]
         mask = _most(mask, classes)
     return np.stack(channels).astype(np.float32), mask.astype(np.uint8)
 
@@ -157,10 +158,10 @@ def on_grid(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
             f"a volume of shape {volume.shape} can't be put on the grid {tuple(grid)}: expected "
             "even numbers"
         )
-    return _centred(volume, grid)
+    return _centre(volume, grid)
 
 
-def _centred(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
+def _centre(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
     padded = np.zeros(tuple(grid), volume.dtype)
     into, out_of = [], []
     for have, want in zip(volume.shape, grid, strict=True):
@@ -171,7 +172,7 @@ def _centred(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
     return padded
 
 
-def _halved(volume: NDArray[Any]) -> NDArray[Any]:
+def _halve(volume: NDArray[Any]) -> NDArray[Any]:
     """Means over blocks of 2 x 2 x 2 voxels."""
     pairs = [part for size in volume.shape for part in (size // 2, 2)]
     halved: NDArray[Any] = volume.reshape(pairs).mean((1, 3, 5))
@@ -180,5 +181,5 @@ def _halved(volume: NDArray[Any]) -> NDArray[Any]:
 
 def _most(mask: NDArray[Any], classes: int) -> NDArray[Any]:
     """The class of most voxels in each block of 2 x 2 x 2; the lowest of several."""
-    shares = np.stack([_halved((mask == label).astype(np.float32)) for label in range(classes)])
+    shares = np.stack([_halve((mask == label).astype(np.float32)) for label in range(classes)])
     return np.asarray(shares.argmax(0))

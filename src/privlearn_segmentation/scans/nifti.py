@@ -88,7 +88,7 @@ def read_scan(path: str | Path) -> Scan:
             installed.
     """
     path, nib = Path(path), _nibabel()
-    with _refused(path):
+    with _refuse_damaged(path):
         image = _image(path)
         turned = nib.io_orientation(image.affine)
         with np.errstate(all="ignore"):
@@ -148,13 +148,13 @@ def write_mask(path: str | Path, mask: Any, scan: Scan) -> Path:
     Raises:
         BadInput: a mask of another shape, or a file that is there already or can't be written.
     """
-    path, given = Path(path), np.asarray(mask)
+    path, array = Path(path), np.asarray(mask)
     whole = (
-        given.dtype.kind in "iub" and given.size > 0 and 0 <= given.min() <= given.max() < 1 << 16
+        array.dtype.kind in "iub" and array.size > 0 and 0 <= array.min() <= array.max() < 1 << 16
     )
-    if given.shape != scan.values.shape or not whole:
+    if array.shape != scan.values.shape or not whole:
         raise BadInput(
-            f"the mask has shape {given.shape} and {given.dtype} values: expected whole numbers "
+            f"the mask has shape {array.shape} and {array.dtype} values: expected whole numbers "
             f"from 0 to 65,535, shape {scan.values.shape}, as the scan"
         )
     if not is_scan(path):
@@ -162,17 +162,17 @@ def write_mask(path: str | Path, mask: Any, scan: Scan) -> Path:
             f"{path} is not the name of a NIfTI file: expected one that ends in .nii or .nii.gz"
         )
     content = _bytes(
-        scan.as_in_file(given.astype(np.uint8 if given.max() < 1 << 8 else np.uint16)), scan.image
+        scan.as_in_file(array.astype(np.uint8 if array.max() < 1 << 8 else np.uint16)), scan.image
     )
     # Without a time or a name in it: the same mask makes the same bytes.
     content = gzip.compress(content, mtime=0) if path.suffix.lower() == ".gz" else content
-    made = False
+    created = False
     try:
         with path.open("xb") as file:
-            made = True
+            created = True
             file.write(content)
     except OSError as error:
-        if made:
+        if created:
             path.unlink(missing_ok=True)
         raise BadInput(
             f"{path} cannot be written: {error.strerror}. Give another; nothing is overwritten"
@@ -218,7 +218,7 @@ def read_folder(
             scan = read_scan(images / name)
             scans.append(grid.row(scan.values))
             spacings.add(
-                tuple(round(float(own), 2) for own in np.linalg.norm(scan.affine[:3, :3], axis=0))
+                tuple(round(float(size), 2) for size in np.linalg.norm(scan.affine[:3, :3], axis=0))
             )
             if masked:
                 masks.append(grid.mask(read_mask(labels / name, scan, classes), classes))
@@ -236,7 +236,8 @@ def read_folder(
 def _names(images: Path, labels: Path, *, masked: bool) -> list[str]:
     """The scans' names, in their order; each with a mask of that name, if they are to have some."""
     scans, masks = (
-        [path.name for path in _scans_in(own)] if own.is_dir() else [] for own in (images, labels)
+        [path.name for path in _scans_in(folder)] if folder.is_dir() else []
+        for folder in (images, labels)
     )
     if not scans:
         raise BadInput(f"there is no scan in {images}: expected files that end in .nii or .nii.gz")
@@ -266,10 +267,10 @@ def _scans_in(folder: Path) -> list[Path]:
 
 def scans_at(path: str | Path) -> list[Path]:
     """The scan at a path, or all in a folder (or in its `images`, of a folder to train on)."""
-    given = Path(path)
-    if not given.is_dir():
-        return [given]
-    inner = next((given / images for images, _ in _FOLDERS[""] if (given / images).is_dir()), given)
+    place = Path(path)
+    if not place.is_dir():
+        return [place]
+    inner = next((place / images for images, _ in _FOLDERS[""] if (place / images).is_dir()), place)
     scans = _scans_in(inner)
     if not scans:
         raise BadInput(f"there is no scan in {inner}: expected files that end in .nii or .nii.gz")
@@ -316,7 +317,7 @@ def _groups(folder: Path, names: dict[str, list[str]]) -> dict[str, Any]:
     if not path.exists():
         return {}
     whose = _patients(path)
-    absent = next((name for own in names.values() for name in own if not whose.get(name)), None)
+    absent = next((name for files in names.values() for name in files if not whose.get(name)), None)
     if absent is not None:
         raise BadInput(
             f"{path} does not say whose {absent} is: expected a line for each scan, file and "
@@ -352,7 +353,7 @@ def _nibabel() -> Any:
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def _refuse_damaged(path: Path) -> Iterator[None]:
     """Whatever damaged files make gzip, numpy and nibabel raise, as an error of ours; nibabel's
     warnings are silent.
     """
@@ -379,7 +380,7 @@ def _image(path: Path) -> Any:
         raise BadInput(f"there is no file {path}: expected a scan that ends in .nii or .nii.gz")
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            content, kind, needed = _declared(path, file)
+            content, kind, needed = _read_header(path, file)
             content = content[:needed] + file.read(max(0, needed - len(content)))
             more = bool(file.read(1))  # a packed file's sum is checked at its end
     except (EOFError, zlib.error) as error:
@@ -407,7 +408,7 @@ def _image(path: Path) -> Any:
     return image
 
 
-def _declared(path: Path, file: Any) -> tuple[bytes, str, int]:
+def _read_header(path: Path, file: Any) -> tuple[bytes, str, int]:
     """The beginning of a file, which version of NIfTI it is, and how many bytes it should have.
 
     Raises:

@@ -246,7 +246,7 @@ class BoostingPlan(AbstractPlan):
     def blocks(self) -> tuple[Block, ...]:
         """All histograms: those of the columns, then the trees. They follow from the plan alone."""
         sizes = [column.bins(self.bins) for column in self.columns]
-        own = [
+        histograms = [
             Block((place,), ((np.arange(size), size),), isinstance(column, Interval))
             for place, (column, size) in enumerate(zip(self.columns, sizes, strict=True))
         ]
@@ -255,8 +255,8 @@ class BoostingPlan(AbstractPlan):
         for _ in range(self.trees):
             places = draw.choice(len(self.columns), depth, replace=False)
             groups = tuple((self._split(self.columns[place], draw), 2) for place in places)
-            own.append(Block(tuple(int(place) for place in places), groups, False))
-        return tuple(own)
+            histograms.append(Block(tuple(int(place) for place in places), groups, False))
+        return tuple(histograms)
 
     def _split(self, column: Column, draw: np.random.Generator) -> NDArray[np.int64]:
         """A side, 0 or 1, for each bin of a column: at a random edge, or of each category by
@@ -417,14 +417,14 @@ def settled(options: Any, facts: Any) -> BoostingPlan:
         )
     bounds = getattr(facts, "target_bounds", None)
     target: Target = Labels(facts.classes or 2) if bounds is None else Values(*bounds)
-    own = {name: getattr(options, name) for name in ("bins", "passes", "trees", "depth")}
+    choices = {name: getattr(options, name) for name in ("bins", "passes", "trees", "depth")}
     plan = BoostingPlan(
         columns,
         target,
         noise_multiplier=options.noise_multiplier,
         adjacency=options.adjacency,
         group_size=options.group_size,
-        **{name: value for name, value in own.items() if value is not None},
+        **{name: value for name, value in choices.items() if value is not None},
     )
     if options.noise_multiplier is not None:
         return plan

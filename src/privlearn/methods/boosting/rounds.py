@@ -86,11 +86,11 @@ def boost(
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     require_rows_once(plan, dataset, data)
     x, y = _require_rows(plan, data)
-    own = _require_weights(weights, len(x))
+    row_weights = _require_weights(weights, len(x))
     network = _empty(plan)
     session.count_examples(len(x))
     with session.charging():
-        scores = _rounds(plan, network, x, y, own, session.ledger, session.streams.noise)
+        scores = _rounds(plan, network, x, y, row_weights, session.ledger, session.streams.noise)
     _fill(plan, network, scores)
     return Result(
         model=nn.Sequential(network).eval(),
@@ -205,8 +205,8 @@ def _fill(plan: BoostingPlan, network: Boosted, scores: list[Array]) -> None:
     if isinstance(target, Counts):
         network.base.fill_(target.start)
         network.limits.copy_(torch.tensor([-target.top - 10, target.top]))
-    for number, own in enumerate(scores):
-        table = torch.from_numpy(scale * own.T).float()
+    for number, block_scores in enumerate(scores):
+        table = torch.from_numpy(scale * block_scores.T).float()
         if isinstance(target, Labels) and target.classes == 2:
             table = torch.cat([-table / 2, table / 2], 1)
         network.scores[number, : len(table)] = table
@@ -250,13 +250,13 @@ def _require_weights(weights: Any, rows: int) -> Array | None:
     """
     if weights is None:
         return None
-    given = np.asarray(weights)
-    if given.dtype.kind not in "fiub" or given.shape != (rows,) or not np.isfinite(given).all():
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiub" or array.shape != (rows,) or not np.isfinite(array).all():
         raise BadInput(
-            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number "
+            f"weights are {array.dtype} values of shape {array.shape}: expected a finite number "
             f"for each of the {rows} rows"
         )
-    return given.astype(np.float64)
+    return array.astype(np.float64)
 
 
 @final
@@ -293,18 +293,22 @@ def shape(result: Result, column: int | str) -> FeatureShape:
         raise BadInput(
             f"the result is of a {type(plan).__name__}: expected what pv.boosting.boost returned"
         )
-    names = [own.name for own in plan.columns]
+    names = [feature.name for feature in plan.columns]
     place = names.index(column) if isinstance(column, str) and column in names else column
     if isinstance(place, str) or not 0 <= place < len(names):
         raise BadInput(
             f"there is no column {str(column)[:40]!r}: expected one of {', '.join(names)[:120]}, "
             "or its place"
         )
-    own = plan.columns[place]
+    feature = plan.columns[place]
     (network,) = result.model.children()
-    table = network.get_buffer("scores")[place, : own.bins(plan.bins)].double().numpy()
-    edges = np.linspace(own.low, own.high, plan.bins + 1) if isinstance(own, Interval) else None
-    return FeatureShape(own.name, edges, table[1:], table[0])
+    table = network.get_buffer("scores")[place, : feature.bins(plan.bins)].double().numpy()
+    edges = (
+        np.linspace(feature.low, feature.high, plan.bins + 1)
+        if isinstance(feature, Interval)
+        else None
+    )
+    return FeatureShape(feature.name, edges, table[1:], table[0])
 
 
 def train_boosted(
@@ -321,5 +325,7 @@ def train_boosted(
     """
     result = boost(plan, data, ledger=ledger, streams=streams)
     bounds = data.target_bounds
-    stated = {} if bounds is None else {"target_bounds": list(bounds)}
-    return replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
+    target_facts = {} if bounds is None else {"target_bounds": list(bounds)}
+    return replace(
+        result, facts=result.facts | target_facts, architecture=result.architecture | target_facts
+    )

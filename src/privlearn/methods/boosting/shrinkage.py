@@ -95,15 +95,15 @@ class ShapeFilter:
 
     def _take_together(self, observed: Array, variance: Array) -> None:
         """All cells of an output together."""
-        own, surprise = self._covariances, observed - self._means
-        root = np.linalg.cholesky(own + variance[..., None] * np.eye(observed.shape[-1]))
-        solved = np.linalg.solve(root, np.concatenate([own, surprise[..., None]], -1))
+        covariances, surprise = self._covariances, observed - self._means
+        root = np.linalg.cholesky(covariances + variance[..., None] * np.eye(observed.shape[-1]))
+        solved = np.linalg.solve(root, np.concatenate([covariances, surprise[..., None]], -1))
         whitened, rest = solved[..., :-1], solved[..., -1]
         self._evidence -= np.log(np.diagonal(root, 0, -2, -1)).sum((1, 2)) + 0.5 * (rest**2).sum(
             (1, 2)
         )
         self._means += np.einsum("sodc,sod->soc", whitened, rest)
-        self._covariances = own - np.einsum("sodc,sode->soce", whitened, whitened)
+        self._covariances = covariances - np.einsum("sodc,sode->soce", whitened, whitened)
 
 
 def _random_walk(cells: int) -> Array:

@@ -58,20 +58,20 @@ def gradient_histogram(
         gradients' sums, and `CURVATURE_WEIGHT` times the curvatures'.
     """
     positive("norm", norm)
-    own = sample.indices
+    indices = sample.indices
     rows = torch.from_numpy(
-        np.concatenate([gradients[own], CURVATURE_WEIGHT * curvatures[own]], 1) / norm
+        np.concatenate([gradients[indices], CURVATURE_WEIGHT * curvatures[indices]], 1) / norm
     )
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     usable = lengths.isfinite()
     limit = kept(1.0, [rows.dtype])
     rows = rows.where(usable, 0.0) * (limit / lengths.where(usable, 1.0).clamp(min=limit))
     if weights is not None:
-        rows = rows * torch.from_numpy(weights[own]).nan_to_num(0.0).clamp(0, 1)[:, None]
+        rows = rows * torch.from_numpy(weights[indices]).nan_to_num(0.0).clamp(0, 1)[:, None]
     added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), 1.0, "gradient_histogram")
     sums = torch.zeros(rows.shape[1], size, dtype=torch.float64)
     # in steps: exact, in whatever order
-    sums.index_add_(1, torch.from_numpy(cells[own]), in_steps(rows).T)
+    sums.index_add_(1, torch.from_numpy(cells[indices]), in_steps(rows).T)
     outputs = gradients.shape[1]
     values = (sums[:outputs].clone(), sums[outputs:].clone())
     return Bounded(values, adjacency.sum_sensitivity(1.0), adjacency, sample, added)

@@ -148,8 +148,8 @@ class Labels(Target):
     def _weights(self, y: Array) -> Array:
         """Of each row, at most 1, shape (rows, 1); NaN for a row without a class."""
         weights = np.array(self.weights or [1.0])
-        own = weights[np.nan_to_num(y).astype(int) if self.weights else 0] / weights.max()
-        return np.asarray(np.where(np.isnan(y), np.nan, own)[:, None])
+        row_weights = weights[np.nan_to_num(y).astype(int) if self.weights else 0] / weights.max()
+        return np.asarray(np.where(np.isnan(y), np.nan, row_weights)[:, None])
 
     def text(self) -> str:
         """What a card says of it."""

@@ -140,13 +140,13 @@ def _gradients(
     another's.
     """
     gradients = []
-    for k, own in enumerate(z):
+    for k, z_k in enumerate(z):
         activation = layers[k].activation
         assert activation is not None
         u = first if k == 0 else arguments(layers[k], z[k - 1])
-        gradients.append(mu * (own - activation.value(u)))
+        gradients.append(mu * (z_k - activation.value(u)))
         if k:
-            gradients[k - 1] += mu / 2 * hidden_first(activation, u, own) @ layers[k].linear.weight
+            gradients[k - 1] += mu / 2 * hidden_first(activation, u, z_k) @ layers[k].linear.weight
     last = output.first(arguments(layers[-1], z[-1]), y)
     gradients[-1] += last @ layers[-1].linear.weight / 2
     return gradients
@@ -174,19 +174,19 @@ def _sweep(
     own). Layers far from the output have residuals as large as their gradients are from the first
     sweep on; steps along gradients move them by the rate to the power of their distance.
     """
-    u = [first, *(arguments(layer, own) for layer, own in zip(layers[1:], z, strict=True))]
+    u = [first, *(arguments(layer, z_k) for layer, z_k in zip(layers[1:], z, strict=True))]
     residual = output.first(u[-1], y) @ layers[-1].linear.weight / (-2 * mu)
     residuals = [residual]
-    for layer, own in zip(layers[-2:0:-1], u[-2:0:-1], strict=True):
+    for layer, u_k in zip(layers[-2:0:-1], u[-2:0:-1], strict=True):
         assert layer.activation is not None
-        residual = (layer.activation.slope(own) * residual) @ layer.linear.weight
+        residual = (layer.activation.slope(u_k) * residual) @ layer.linear.weight
         residuals.append(residual)
     updated: list[Tensor] = []
-    for layer, old, own, wanted in zip(layers[:-1], z, u[:-1], reversed(residuals), strict=True):
+    for layer, old, u_k, wanted in zip(layers[:-1], z, u[:-1], reversed(residuals), strict=True):
         assert layer.activation is not None
         new = layer.activation.value(arguments(layer, updated[-1]) if updated else first)
-        kept = (1 - rate) * (old - layer.activation.value(own)) if rate < 1 else 0.0
-        updated.append(projected(new + kept + rate * wanted, radius))
+        old_share = (1 - rate) * (old - layer.activation.value(u_k)) if rate < 1 else 0.0
+        updated.append(projected(new + old_share + rate * wanted, radius))
     return updated
 
 

@@ -159,7 +159,7 @@ def dpmac(
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
     descent = optimizer_from(optimizer, task.parameters)
-    stated = task.facts(session, descent, learning_rate_schedule)
+    run_facts = task.facts(session, descent, learning_rate_schedule)
     calls.begin(session, task.steps, descent)
     task.train(
         session,
@@ -167,7 +167,7 @@ def dpmac(
         RateSchedule(descent, learning_rate_schedule),
         calls,
     )
-    return calls.ended(task.result(session, stated))
+    return calls.ended(task.result(session, run_facts))
 
 
 @checked
@@ -317,16 +317,16 @@ class MacTask:
         """Public values of the run; they are also what a resumed run must have in common with its
         checkpoint.
         """
-        own, described = self.settings, self._front.described()
-        stated = {
+        settings, described = self.settings, self._front.described()
+        run_facts = {
             **training_facts(
                 self._examples, self.plan.epochs * self.steps, descent, rates, described
             ),
             "objective": self._output.name,
-            "coordinates": own.coordinates.describe(),
-            "mu": own.mu if isinstance(own.mu, int | float) else spec(own.mu),
-            "weight_steps": own.weight_steps,
-            "newton": own.newton,
+            "coordinates": settings.coordinates.describe(),
+            "mu": settings.mu if isinstance(settings.mu, int | float) else spec(settings.mu),
+            "weight_steps": settings.weight_steps,
+            "newton": settings.newton,
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         session.parts = {
@@ -343,11 +343,11 @@ class MacTask:
                 None,
                 None,
                 plan=self.plan,
-                microbatch=own.config.microbatch,
-                **stated,
+                microbatch=settings.config.microbatch,
+                **run_facts,
             )
-            session.code = {"code": code_digest(own.mu, own.activations, self._network)}
-        return stated
+            session.code = {"code": code_digest(settings.mu, settings.activations, self._network)}
+        return run_facts
 
     def train(
         self,
@@ -361,7 +361,7 @@ class MacTask:
         """
         plan, mu = self.plan, self.settings.mu_at
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
-        with _leaving_nothing_behind(self.parameters), session.charging():
+        with _clear_gradients(self.parameters), session.charging():
             x, y = self._front.fit(session, self._x, None, None).flatten(1), self._y
             if session.left:
                 return
@@ -384,7 +384,7 @@ class MacTask:
                 self._watch.end_epoch()
             session.end(plan.epochs)
 
-    def result(self, session: TrainingSession, stated: dict[str, Any]) -> Result:
+    def result(self, session: TrainingSession, run_facts: dict[str, Any]) -> Result:
         """The trained model, and what can be published of it."""
         network = self._network
         network.to(
@@ -399,7 +399,7 @@ class MacTask:
             ledger=session.ledger,
             plan=self.plan,
             method="dpmac",
-            facts=stated
+            facts=run_facts
             | ({"thresholds": self._derivatives.thresholds} if self._derivatives.learned else {})
             | session.facts_of_leaving(),
             architecture=shapes | self._data.origin(),
@@ -424,17 +424,17 @@ def _bound(plan: Plan) -> Layerwise:
 
 
 def _require_inputs(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
-    given = torch.Size(shape).numel()
-    if given != layers[0].linear.in_features:
+    features = torch.Size(shape).numel()
+    if features != layers[0].linear.in_features:
         raise BadInput(
-            f"examples have {given} features (shape {shape}), and the first layer takes "
+            f"examples have {features} features (shape {shape}), and the first layer takes "
             f"{layers[0].linear.in_features}: "
             "expected a network for rows of that shape"
         )
 
 
 @contextmanager
-def _leaving_nothing_behind(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def _clear_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """However the block ends, nothing stays in the parameters' gradients."""
     try:
         yield
@@ -472,7 +472,7 @@ class MacSteps:
         make.
         """
         parts = self.derivatives(sample, x, y, mu)
-        released = self._released(parts, noise_multiplier, self.shares)
+        released = self._release(parts, noise_multiplier, self.shares)
         scale = noise_multiplier if self.private else 0.0
         noise = [
             scale * part.sensitivity / share for part, share in zip(parts, self.shares, strict=True)
@@ -490,9 +490,9 @@ class MacSteps:
             everybody.spend(learned.event(), adjacency, self.ledger)
             return
         parts = self.derivatives.histograms(everybody, x, y, mu)
-        self.derivatives.learn(self._released(parts, learned.noise_multiplier))
+        self.derivatives.learn(self._release(parts, learned.noise_multiplier))
 
-    def _released(
+    def _release(
         self,
         parts: Sequence[Bounded],
         noise_multiplier: float,

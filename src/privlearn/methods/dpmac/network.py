@@ -363,8 +363,8 @@ class LayerDiagnostics:
         self._loss += float(losses[finite].sum(dtype=torch.float64))
         usable = torch.stack(norms).isfinite()
         self._left_out += int((~usable.all(0)).sum())
-        for layer, (own, ok) in enumerate(zip(norms, usable, strict=True)):
-            self._norms[layer] += float(own[ok].sum())
+        for layer, (layer_norms, ok) in enumerate(zip(norms, usable, strict=True)):
+            self._norms[layer] += float(layer_norms[ok].sum())
             self._clipped[layer] += int(clipped[layer][ok].sum())
             self._counted[layer] += int(ok.sum())
 

@@ -107,10 +107,10 @@ class BatchDerivatives:
         """
         if self.thresholds is not None:
             halved = [
-                [threshold / 2**kind for threshold in own]
-                for kind, own in enumerate(self.thresholds)
+                [threshold / 2**kind for threshold in by_layer]
+                for kind, by_layer in enumerate(self.thresholds)
             ]
-            return [list(own) for own in zip(*halved, strict=True)]
+            return [list(by_kind) for by_kind in zip(*halved, strict=True)]
         last = len(self._layers) - 1
         return [
             [bound * (mu if number < last else 1.0) for bound in self._analytic_limits(number)]
@@ -161,19 +161,19 @@ class BatchDerivatives:
                 "pv.mac.Derivatives(learned=pv.mac.Histogram(...))"
             )
         collected: list[list[Tensor]] = [
-            [self._like.new_zeros(0).double()] for own in self.thresholds for _ in own
+            [self._like.new_zeros(0).double()] for by_layer in self.thresholds for _ in by_layer
         ]
         for rows, inputs, targets in self._parts(sample, x, y):
             norms = [product.norms() for product in self._products(rows, inputs, targets, mu)]
             by_kind = [
-                own * 2**kind
+                layer_norms * 2**kind
                 for kind, layers in enumerate(zip(*norms, strict=True))
-                for own in layers
+                for layer_norms in layers
             ]
-            for norms_so_far, own in zip(collected, by_kind, strict=True):
-                norms_so_far.append(own)
+            for norms_so_far, layer_norms in zip(collected, by_kind, strict=True):
+                norms_so_far.append(layer_norms)
         return histogram(
-            [torch.cat(kept) for kept in collected], learned.edges(), sample, self._adjacency
+            [torch.cat(pieces) for pieces in collected], learned.edges(), sample, self._adjacency
         )
 
     def learn(self, counts: Sequence[Tensor]) -> None:
@@ -181,7 +181,7 @@ class BatchDerivatives:
         assert isinstance(self._bound, Derivatives)
         assert self._bound.learned is not None
         assert self.thresholds is not None
-        flat = [threshold for own in self.thresholds for threshold in own]
+        flat = [threshold for by_layer in self.thresholds for threshold in by_layer]
         new = [
             self._bound.learned.threshold(c.tolist(), old)
             for c, old in zip(counts, flat, strict=True)
@@ -223,7 +223,7 @@ class BatchDerivatives:
 
     def _products(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Products]:
         """The derivatives of some examples in every layer."""
-        z = self._fitted(rows, x, y, mu)
+        z = self._fit(rows, x, y, mu)
         second = self._bound.order == 2
         products = []
         for layer, seen, target in zip(self._layers, [x, *z], [*z, y], strict=True):
@@ -239,7 +239,7 @@ class BatchDerivatives:
             products.append(Products(with_ones(seen, layer), d, c))
         return products
 
-    def _fitted(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
+    def _fit(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
         """Coordinates of some examples, from where they were at their last visit if that is
         kept.
         """
@@ -248,7 +248,7 @@ class BatchDerivatives:
             met = self._met[rows, None]
             new = forward(self._layers, x, self._radius)
             start = [
-                kept[rows].where(met, own) for kept, own in zip(self._stored, new, strict=True)
+                stored[rows].where(met, z_k) for stored, z_k in zip(self._stored, new, strict=True)
             ]
         z = fitted(
             self._layers,
@@ -261,8 +261,8 @@ class BatchDerivatives:
             start=start,
         )
         if self._coordinates.stored:
-            for kept, own in zip(self._stored, z, strict=True):
-                kept[rows] = own
+            for stored, z_k in zip(self._stored, z, strict=True):
+                stored[rows] = z_k
             self._met[rows] = True
         return z
 
@@ -273,8 +273,8 @@ class BatchDerivatives:
 
     def _input_radius(self) -> float:
         assert isinstance(self._bound, Analytic)
-        given = self._bound.x_norm
-        return math.sqrt(self._layers[0].linear.in_features) if given is None else given
+        radius = self._bound.x_norm
+        return math.sqrt(self._layers[0].linear.in_features) if radius is None else radius
 
     def _analytic_limits(self, number: int) -> list[float]:
         """The sensitivities of a layer's parts, at its weights as they are, which were released."""
@@ -447,8 +447,8 @@ def histogram(
     moved = 2**0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
     ends = torch.tensor(edges, dtype=torch.float64)
     parts = []
-    for own in norms:
-        finite = own[own.isfinite()].double().cpu()
+    for lengths in norms:
+        finite = lengths[lengths.isfinite()].double().cpu()
         counts = torch.bincount(torch.bucketize(finite, ends), minlength=len(edges) + 1).double()
         added = Contributions.of(torch.ones_like(finite), 1.0, "histogram")
         parts.append(Bounded((counts,), moved, adjacency, sample, added))

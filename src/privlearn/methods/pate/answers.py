@@ -267,7 +267,7 @@ def release_answers(
         return counts.argmax(1), answered, counts
     counts = torch.zeros_like(sums.counts)
     for query in range(plan.queries):
-        counts[query] = _released(
+        counts[query] = _release(
             sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams
         )
     return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
@@ -279,7 +279,7 @@ def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) ->
     for query in range(plan.queries):
         part = sums.bounded(query, _sample(plan), plan.adjacency)
         # Divided by the public number of teachers, however many had an answer.
-        means[query] = _released(part, plan.noise, ledger, streams) / plan.teachers
+        means[query] = _release(part, plan.noise, ledger, streams) / plan.teachers
     return means + sums.origin
 
 
@@ -299,15 +299,15 @@ def _confident(
         if int(answered.sum()) == aggregate.answers:
             break
         test = counts.largest(query, _sample(plan), plan.adjacency)
-        if float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold:
+        if float(_release(test, plan.test_noise, account, streams)) < aggregate.threshold:
             continue
         votes = counts.bounded(query, _sample(plan), plan.adjacency)
-        noisy[query] = _released(votes, plan.noise, account, streams)
+        noisy[query] = _release(votes, plan.noise, account, streams)
         answered[query] = True
     return noisy, answered
 
 
-def _released(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:
+def _release(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:
     [[value]] = release(part, noise_multiplier=noise, ledger=account, stream=streams.noise)
     return value
 
@@ -378,8 +378,8 @@ def keep_answers(
         saved = file.read()
         if saved is None:
             ledger.require_room(plan.event(), plan.adjacency, plan.unit)
-            made = sums()
-            with _ending_if_it_fails(ledger, file):
+            totals = sums()
+            with _end_on_failure(ledger, file):
                 ledger.begin(plan.event(), plan.adjacency, plan.unit)
                 plain = {
                     "state": _ASKING,
@@ -387,22 +387,22 @@ def keep_answers(
                     "run": ledger.run,
                     "streams": streams.state(),
                 }
-                file.write(Saved({"sums": _total(made)}, plain))
+                file.write(Saved({"sums": _total(totals)}, plain))
         else:
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
-                return _taken_up(saved, plan, pool, ledger)
+                return _unpack_answers(saved, plan, pool, ledger)
             watch = streams.noise.watch
-            made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            totals, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             streams.noise.watch = watch
-            _total(made).copy_(saved.tensors["sums"])
-            made.added.see(torch.zeros(0))  # they were measured before they were kept
+            _total(totals).copy_(saved.tensors["sums"])
+            totals.added.see(torch.zeros(0))  # they were measured before they were kept
         answers = of_pool(
-            plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams
+            plan, pool, ledger, release_answers(plan, totals, reducer, ledger, streams), streams
         )
-        file.write(_answered(answers, facts, ledger.run))
+        file.write(_pack_answers(answers, facts, ledger.run))
         ledger.settle()
         return answers
 
@@ -425,7 +425,7 @@ def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: S
     )
 
 
-def _answered(answers: Answers, facts: dict[str, str], run: str | None) -> Saved:
+def _pack_answers(answers: Answers, facts: dict[str, str], run: str | None) -> Saved:
     """What is kept of answers: what was released, and which run it was."""
     tensors = {"targets": answers.targets, "answered": answers.answered}
     tensors |= {} if answers.scores is None else {"scores": answers.scores}
@@ -433,8 +433,8 @@ def _answered(answers: Answers, facts: dict[str, str], run: str | None) -> Saved
     return Saved(tensors, plain | {"seeded": answers.seeded, "discrete": answers.discrete})
 
 
-def _taken_up(saved: Saved, plan: PatePlan, pool: Pool, ledger: Ledger) -> Answers:
-    """What `_answered` took down."""
+def _unpack_answers(saved: Saved, plan: PatePlan, pool: Pool, ledger: Ledger) -> Answers:
+    """What `_pack_answers` took down."""
     tensors, plain, expected = saved.tensors, saved.plain, plan.teachers / plan.noise_std**2
     return Answers(
         pool.inputs,
@@ -455,7 +455,7 @@ def _total(sums: CodeSums | VoteCounts) -> Tensor:
 
 
 @contextmanager
-def _ending_if_it_fails(ledger: Ledger, file: Checkpoint) -> Iterator[None]:
+def _end_on_failure(ledger: Ledger, file: Checkpoint) -> Iterator[None]:
     """A block before anything is drawn, whose failure gives back what was set aside."""
     try:
         yield

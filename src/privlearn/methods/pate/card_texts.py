@@ -115,10 +115,10 @@ def words(kind: str, changed: str) -> dict[str, str]:
 def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who the teachers were."""
     if stated.get("source") != "trained":
-        given = stated == {"source": "given"}
+        predicted_elsewhere = stated == {"source": "given"}
         return (
             [("each teacher", "was trained elsewhere: their predictions were given")]
-            if given
+            if predicted_elsewhere
             else []
         )
     recipe = stated["recipe"]

@@ -29,9 +29,9 @@ def chance_to_win(plan: PatePlan, share: float, *, together: bool) -> float:
     levels, times = np.array([0.0, rest]), np.array([others - 1, 1])
     if not together:
         levels, times = np.array([rest / others]), np.array([others])
-    own = np.linspace(-9, 9, 2001)  # the noise on the class's own count, in standard deviations
-    ahead = ndtr(own[:, None] + (share * plan.teachers - levels) / plan.noise_std)
-    density = np.exp(-(own**2) / 2)
+    noise = np.linspace(-9, 9, 2001)  # the noise on the class's own count, in standard deviations
+    ahead = ndtr(noise[:, None] + (share * plan.teachers - levels) / plan.noise_std)
+    density = np.exp(-(noise**2) / 2)
     return float((density * (ahead**times).prod(1)).sum() / density.sum())
 
 

@@ -161,19 +161,19 @@ def ask_teachers(
     if keep is None:
         session = Session(plan, ledger, streams)
         session.count_examples(teachers.examples)
-        made = sums()
+        totals = sums()
         with session.charging():
-            noisy = release_answers(plan, made, reducer, ledger, streams)
+            noisy = release_answers(plan, totals, reducer, ledger, streams)
         answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)
         warn_of_target(plan, ledger, teachers.examples)
         answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
-    facts = _stated(plan, teachers, reducer, pool, answers)
+    facts = _describe_asking(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
 
 
-def _stated(
+def _describe_asking(
     plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Pool, answers: Answers
 ) -> dict[str, Any]:
     """Public values of the asking, for certificates."""

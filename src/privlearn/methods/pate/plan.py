@@ -330,9 +330,9 @@ class PatePlan(AbstractPlan):
         """
         problems = []
         for name, true in self.noise_figures().items():
-            stated = float(facts[name])
-            if not math.isclose(stated, true, rel_tol=1e-6):
-                problems.append(f"{name} is said to be {stated:g}, and the plan's is {true:g}")
+            figure = float(facts[name])
+            if not math.isclose(figure, true, rel_tol=1e-6):
+                problems.append(f"{name} is said to be {figure:g}, and the plan's is {true:g}")
         most = (
             self.aggregate.answers if isinstance(self.aggregate, ConfidentVotes) else self.queries
         )

@@ -131,7 +131,7 @@ class Network:
 
         def predict(inputs: Tensor) -> Tensor:
             with torch.no_grad():
-                return torch.cat([module(own) for own in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
+                return torch.cat([module(batch) for batch in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
 
         return predict
 
@@ -251,10 +251,10 @@ class Neighbourhood:
                 f"there are {len(rows)} public inputs: expected two or more, for labels to spread "
                 "between"
             )
-        kept = min(components, *rows.shape)
-        self._pca = PCA(kept, random_state=0).fit(rows) if kept else None
+        dimensions = min(components, *rows.shape)
+        self._pca = PCA(dimensions, random_state=0).fit(rows) if dimensions else None
         self._index = NearestNeighbors(n_neighbors=min(neighbours, len(rows) - 1)).fit(
-            self._reduced(rows)
+            self._reduce(rows)
         )
         graph = self._index.kneighbors_graph()
         graph = graph.maximum(graph.T)
@@ -262,12 +262,12 @@ class Neighbourhood:
         self._steps = (scale @ graph @ scale).tocsr()
         self.size = len(rows)
 
-    def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _reduce(self, rows: NDArray[Any]) -> NDArray[Any]:
         return rows if self._pca is None else np.asarray(self._pca.transform(rows))
 
     def nearest(self, inputs: Tensor, number: int = 1) -> NDArray[np.int64]:
         """The places of the public inputs nearest to each of `inputs`, shape (rows, number)."""
-        rows = self._reduced(inputs.flatten(1).double().numpy())
+        rows = self._reduce(inputs.flatten(1).double().numpy())
         places = self._index.kneighbors(
             rows, n_neighbors=min(number, self.size), return_distance=False
         )
@@ -360,13 +360,13 @@ def described(recipe: Recipe) -> dict[str, Any]:
     with isolated(0), suppress(Exception):
         match recipe:
             case Estimator():
-                made = recipe.make()
-                stated = {
-                    "class": name_of(type(made)),
-                    "parameters": _short(repr(made)),
+                estimator = recipe.make()
+                facts = {
+                    "class": name_of(type(estimator)),
+                    "parameters": _short(repr(estimator)),
                     "classes": recipe.classes,
                 }
-                return {"kind": "estimator", **stated}
+                return {"kind": "estimator", **facts}
             case Network():
                 module = recipe.make()
                 size = sum(each.numel() for each in module.parameters())

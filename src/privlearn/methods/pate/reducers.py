@@ -239,8 +239,8 @@ class PublicPCA(Reducer):
             noise_std: standard deviation of the noise on each number of the code: `plan.noise_std`.
             components: how many are kept; by default as many as there are.
         """
-        kept = self.size if components is None else count("components", components, least=0)
-        return float(self.eigenvalues[kept:].sum()) + kept * noise_std**2
+        size = self.size if components is None else count("components", components, least=0)
+        return float(self.eigenvalues[size:].sum()) + size * noise_std**2
 
     def encode(self, targets: Tensor) -> Tensor:
         """Codes: components times what is left when the mean is taken off."""
@@ -386,13 +386,13 @@ class Identity(Reducer):
         return {"kind": "identity", "size": self.size}
 
 
-def _shape(given: Sequence[int]) -> tuple[int, ...]:
+def _shape(sizes: Sequence[int]) -> tuple[int, ...]:
     """`given` as a shape."""
-    if not isinstance(given, tuple | list | torch.Size) or not given:
+    if not isinstance(sizes, tuple | list | torch.Size) or not sizes:
         raise BadInput(
-            f"target_shape is {given!r}: expected the shape of one target, such as (64, 64)"
+            f"target_shape is {sizes!r}: expected the shape of one target, such as (64, 64)"
         )
-    return tuple(count("a size of target_shape", int(size), most=_MOST) for size in given)
+    return tuple(count("a size of target_shape", int(size), most=_MOST) for size in sizes)
 
 
 _SLOPE = math.sqrt(8 / math.pi)

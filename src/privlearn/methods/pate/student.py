@@ -131,7 +131,7 @@ class Student:
                 "spent. Use a lower threshold, more teachers or less noise"
             )
         inputs, targets = ready._lesson(answers)
-        module = ready._made(inputs)
+        module = ready._make_module(inputs)
         ready._taught(module, inputs, targets)
         return module.eval()
 
@@ -167,7 +167,7 @@ class Student:
         ready = self.settled(answers)
         try:
             inputs, targets = ready._lesson(answers)
-            module = ready._made(inputs)
+            module = ready._make_module(inputs)
             copied = copy.deepcopy(module)
             tried = replace(ready, epochs=1, augment=copy.deepcopy(self.augment))
             with warnings.catch_warnings():
@@ -182,7 +182,7 @@ class Student:
                 f"the student fails on {len(answers.targets)} made-up answers of the right shape: "
                 f"{type(error).__name__}: {first_line(error)}. Nothing was charged; expected a "
                 f"network of inputs of shape {tuple(answers.inputs.shape[1:])}, and a loss of its "
-                f"outputs and {_wanted(answers)}"
+                f"outputs and {_describe_targets(answers)}"
             ) from error
         expected = (len(inputs), answers.classes) if answers.classes else tuple(targets.shape)
         if not isinstance(outputs, Tensor) or (
@@ -191,7 +191,7 @@ class Student:
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise BadInput(
                 f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, "
-                f"for {_wanted(answers)}. Nothing was charged"
+                f"for {_describe_targets(answers)}. Nothing was charged"
             )
         return replace(ready, make=lambda shape: module)
 
@@ -199,7 +199,7 @@ class Student:
         """What it learns from: inputs, and a target for each."""
         return answers.learnable() if self.spread is None else self.spread(answers)
 
-    def _made(self, inputs: Tensor) -> nn.Module:
+    def _make_module(self, inputs: Tensor) -> nn.Module:
         with generators_at(self.seed):
             module = self.make(tuple(inputs.shape[1:]))
         if not isinstance(module, nn.Module):
@@ -215,9 +215,9 @@ class Student:
             module.train()
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(inputs)).split(self.batch_size):  # type: ignore[no-untyped-call]
-                    own = inputs[rows] if self.augment is None else self.augment(inputs[rows])
+                    batch = inputs[rows] if self.augment is None else self.augment(inputs[rows])
                     descent.zero_grad()
-                    compare(module(own), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
+                    compare(module(batch), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
                     descent.step()
 
     def describe(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Student:
         }
 
 
-def _wanted(answers: Answers) -> str:
+def _describe_targets(answers: Answers) -> str:
     """What the targets are, for messages."""
     if answers.classes is not None:
         return f"classes from 0 to {answers.classes - 1}"

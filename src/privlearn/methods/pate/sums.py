@@ -128,7 +128,7 @@ class CodeSums:
             self._centre = centre.nan_to_num().clamp(0, 1)
             self._matrix = None if encoder.matrix is None else encoder.matrix.double()
             self.sensitivity = box_sensitivity(self._matrix, aggregate.dimensions)
-            self._origin = self._encoded(self._centre[None])[0]
+            self._origin = self._encode(self._centre[None])[0]
         else:
             self._centre = centre
             self.sensitivity = aggregate.sensitivity
@@ -163,35 +163,35 @@ class CodeSums:
             return False
         rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
         for start in range(0, self._queries, rows):
-            codes = self._tried(targets[start : start + rows])
+            codes = self._try_to_encode(targets[start : start + rows])
             self.added.see(torch.linalg.vector_norm(codes, dim=1))
             self.sums[start : start + rows] += codes
         return True
 
-    def _tried(self, targets: Tensor) -> Tensor:
-        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets but
-        not the centre.
+    def _try_to_encode(self, targets: Tensor) -> Tensor:
+        """The codes of some targets as `_clip_codes`; 0 where the encoder fails on these targets,
+        but not on the centre.
         """
         try:
-            return self._clipped(targets)
+            return self._clip_codes(targets)
         except Exception:
             # What is wrong with the encoder itself fails here again, and says nothing of the
             # targets.
-            return 0 * self._clipped(self._centre.to(targets.dtype).expand_as(targets))
+            return 0 * self._clip_codes(self._centre.to(targets.dtype).expand_as(targets))
 
-    def _clipped(self, targets: Tensor) -> Tensor:
+    def _clip_codes(self, targets: Tensor) -> Tensor:
         """The codes of some targets less the origin, bounded; 0 for those that are not finite."""
         finite = targets.flatten(1).isfinite().all(1)
         centre = self._centre.to(targets.dtype if targets.is_floating_point() else torch.float64)
-        own = targets.to(centre.dtype)
+        values = targets.to(centre.dtype)
         if not bool(finite.all()):
-            own = torch.where(finite.view(-1, *[1] * (own.dim() - 1)), own, centre)
-        codes = self._encoded(own.clamp(0, 1) if self._box else own) - self._origin
+            values = torch.where(finite.view(-1, *[1] * (values.dim() - 1)), values, centre)
+        codes = self._encode(values.clamp(0, 1) if self._box else values) - self._origin
         if not self._box:
             codes = clip_to_ball(codes, self._radius)
         return torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)
 
-    def _encoded(self, targets: Tensor) -> Tensor:
+    def _encode(self, targets: Tensor) -> Tensor:
         """Codes in double precision. A box's rest on the map itself, then in double precision,
         too.
         """

@@ -172,7 +172,7 @@ class Trained(Teachers):
     def determined(self, inputs: Tensor) -> dict[str, str]:
         """Digests of records, persons, queries and assignment, and the recipe's code."""
         assignment = code_digest(self._place, self._count, self._data.groups)
-        records = fingerprint(*self._scaled(inputs))
+        records = fingerprint(*self._scale(inputs))
         return {"records": records, "assignment": assignment, "recipe": code_digest(self._recipe)}
 
     def require_same(self, inputs: Tensor) -> None:
@@ -182,8 +182,8 @@ class Trained(Teachers):
             BadInput: it is one.
         """
         if self._folder is not None and (self._folder / TEACHERS).exists():
-            x, y, asked = self._scaled(inputs)
-            self._resumed(fingerprint(x, y, asked))
+            x, y, asked = self._scale(inputs)
+            self._resume(fingerprint(x, y, asked))
 
     def answers(
         self,
@@ -198,10 +198,10 @@ class Trained(Teachers):
             BadInput: a recipe that fails on made-up rows or makes answers of another shape of them,
                 or a folder that belongs to something else.
         """
-        x, y, asked = self._scaled(inputs)
+        x, y, asked = self._scale(inputs)
         rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
         several = processes(self._jobs, "teachers")
-        place, seeds = self._assigned(x, y, asked, streams)
+        place, seeds = self._assign(x, y, asked, streams)
         done = 0
         for start in range(0, self._count, several):
             for said in self._several(
@@ -212,7 +212,7 @@ class Trained(Teachers):
                 if progress:
                     progress(done, self._count)
 
-    def _scaled(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _scale(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Records and queries as teachers get them."""
         x, y = self._data.tensors()
         if self._data.low is None:
@@ -220,42 +220,42 @@ class Trained(Teachers):
         scale = Scale(*self._data.bounds())
         return scale(x), y, scale(inputs)
 
-    def _assigned(
+    def _assign(
         self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams
     ) -> tuple[Places, list[int]]:
         """Each row's teacher and each teacher's seed: those of the folder if it was begun
         before.
         """
         if self._folder is not None and (self._folder / TEACHERS).exists():
-            return self._resumed(fingerprint(x, y, asked))
+            return self._resume(fingerprint(x, y, asked))
         place = self._place
         if place is None:
             place = drawn(self._data, self._count, streams.sampling)
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            kept = {
+            state = {
                 "recipe": described(self._recipe),
                 "digest": fingerprint(x, y, asked),
                 "count": self._count,
                 "place": place.tolist(),
                 "seeds": seeds,
             }
-            write_durably(self._folder / TEACHERS, json.dumps(kept).encode(), mode=0o600)
+            write_durably(self._folder / TEACHERS, json.dumps(state).encode(), mode=0o600)
         return place, seeds
 
-    def _resumed(self, digest: str) -> tuple[Places, list[int]]:
+    def _resume(self, digest: str) -> tuple[Places, list[int]]:
         assert self._folder is not None
         try:
-            kept = loads((self._folder / TEACHERS).read_bytes())
+            state = loads((self._folder / TEACHERS).read_bytes())
             place, seeds = (
-                np.asarray(kept["place"], dtype=np.int64),
-                [int(seed) for seed in kept["seeds"]],
+                np.asarray(state["place"], dtype=np.int64),
+                [int(seed) for seed in state["seeds"]],
             )
-            then = kept["recipe"]
+            then = state["recipe"]
             same = (
-                kept["digest"] == digest
-                and kept["count"] == self._count
+                state["digest"] == digest
+                and state["count"] == self._count
                 and len(seeds) == self._count
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -294,7 +294,7 @@ class Trained(Teachers):
                 self._keep(number, new[number])
                 yield new.pop(number)
             else:
-                yield self._kept(number)
+                yield self._read_answers(number)
 
     def _path(self, number: int) -> Path | None:
         return None if self._folder is None else self._folder / f"teacher-{number:06d}.npy"
@@ -310,7 +310,7 @@ class Trained(Teachers):
         np.save(content, np.empty(0) if answers is None else answers.numpy())
         write_durably(path, content.getvalue(), mode=0o600)
 
-    def _kept(self, number: int) -> Tensor | None:
+    def _read_answers(self, number: int) -> Tensor | None:
         path = self._path(number)
         assert path is not None
         try:
@@ -394,7 +394,7 @@ class KeptFolder:
             file.write(saved)
         try:
             if "streams" in saved.plain:
-                return _seeded(saved.plain["streams"])
+                return _read_streams(saved.plain["streams"])
             secret, key = (bytes.fromhex(saved.plain[name]) for name in ("secret", "key"))
             streams = Streams.of_secret(secret, key, discrete=bool(saved.plain["discrete"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -411,7 +411,7 @@ class KeptFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _seeded(state: dict[str, Any]) -> Streams:
+def _read_streams(state: dict[str, Any]) -> Streams:
     """Streams of a declared seed, as they were kept.
 
     Raises:
@@ -447,13 +447,13 @@ def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
     Raises:
         BadInput: not one site for each row, or a person at two sites.
     """
-    given = np.asarray(sites)
-    if given.shape != (len(data.x),) or given.dtype.kind not in "iuUSb":
+    ids = np.asarray(sites)
+    if ids.shape != (len(data.x),) or ids.dtype.kind not in "iuUSb":
         raise BadInput(
-            f"sites have the shape {given.shape} and type {given.dtype}, for {len(data.x)} rows: "
+            f"sites have the shape {ids.shape} and type {ids.dtype}, for {len(data.x)} rows: "
             "expected the id of a site, a whole number or a text, for each row"
         )
-    names, place = np.unique(given, return_inverse=True)
+    names, place = np.unique(ids, return_inverse=True)
     shards = place.reshape(-1).astype(np.int64)
     _require_persons_apart(data, shards)
     return shards, len(names)

@@ -71,12 +71,12 @@ def advised(plan: FisherPlan, examples: int) -> Advice:
         BadInput: no number of rows, or a plan that was not settled.
     """
     count("examples", examples)
-    whole = _settled(replace(plan, keep=plan.features, way="auto"))
+    whole = _settle(replace(plan, keep=plan.features, way="auto"))
     z, k, p = whole.noise, whole.classes, whole.features
     by_statistics, by_rows = z * k * math.sqrt(p) / examples, z * math.sqrt(k * p / examples)
     keep = p if by_statistics <= _LOUD else min(p, max(_LEAST, round(_PART * p)))
     if by_rows < by_statistics:
-        rows = _settled(_rows_plan(plan, keep))
+        rows = _settle(_rows_plan(plan, keep))
         return Advice(
             rows,
             f"noisy rows of {rows.keep:,} of {p:,} features: there are fewer rows than classes",
@@ -94,7 +94,7 @@ def advised(plan: FisherPlan, examples: int) -> Advice:
             f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
         )
         return Advice(whole, f"statistics of all {p:,} features: {why}")
-    few = _settled(replace(plan, keep=keep, way="gumbel", split=_SPLIT))
+    few = _settle(replace(plan, keep=keep, way="gumbel", split=_SPLIT))
     return Advice(
         few, f"statistics of {keep:,} of {p:,} features: {noise}, and fewer pay from {_LOUD:g} on"
     )
@@ -109,7 +109,7 @@ def _rows_plan(plan: FisherPlan, keep: int) -> RowsPlan:
     )
 
 
-def _settled(plan: _Plan) -> _Plan:
+def _settle(plan: _Plan) -> _Plan:
     """The plan for its target, or at its noise multiplier.
 
     Raises:
@@ -183,7 +183,7 @@ def advised_classifier(options: Any, facts: Facts) -> tuple[ClassifierPlan, str 
             "features are selected by classes, and these data have other targets: declare them "
             "with classes="
         )
-    plan = _drafted(options, facts, facts.classes)
+    plan = _draft(options, facts, facts.classes)
     if options.noise_multiplier is None:
         delta = None if options.epsilon is None else options.delta
         plan = plan.calibrate(epsilon=options.epsilon, delta=delta, rho=options.rho)
@@ -193,7 +193,7 @@ def advised_classifier(options: Any, facts: Facts) -> tuple[ClassifierPlan, str 
     return advice.plan, advice.why
 
 
-def _drafted(options: Any, facts: Facts, classes: int) -> ClassifierPlan:
+def _draft(options: Any, facts: Facts, classes: int) -> ClassifierPlan:
     """The plan before its noise is solved for."""
     norm, bound = rules.bounds(options, facts)
     shared: dict[str, Any] = {

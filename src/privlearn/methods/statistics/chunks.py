@@ -56,13 +56,13 @@ class Chunks:
         """The inputs of chunks that are pairs (inputs, targets), and all targets, which are read
         here and kept.
         """
-        targets = [np.array(own) for _, own in begin()]
+        targets = [np.array(chunk_targets) for _, chunk_targets in begin()]
         if not targets:
             raise BadInput(
                 "begin() gave no chunk: expected an iterable of pairs (inputs, targets) of arrays"
             )
         y = np.concatenate(targets)
-        return cls(lambda: (own for own, _ in begin()), len(y)), y
+        return cls(lambda: (inputs for inputs, _ in begin()), len(y)), y
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ class Chunks:
             self._held = chunk[missing:]
             missing -= len(parts[-1])
         self._at = stop
-        if stop == self._rows and (len(self._held) or any(len(own) for own in self._left)):
+        if stop == self._rows and (len(self._held) or any(len(rest) for rest in self._left)):
             raise BadInput(
                 f"there are more rows than the {self._rows} that were said: give their number as "
                 "rows="
@@ -115,14 +115,14 @@ class Chunks:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _chunks(self) -> Iterator[NDArray[Any]]:
-        for own in map(np.asarray, self._begin()):
-            if own.shape[1:] != self._none.shape[1:] or own.dtype != self._none.dtype:
+        for chunk in map(np.asarray, self._begin()):
+            if chunk.shape[1:] != self._none.shape[1:] or chunk.dtype != self._none.dtype:
                 raise BadInput(
-                    f"a chunk has {own.dtype} rows of shape {own.shape[1:]}, and the first one "
+                    f"a chunk has {chunk.dtype} rows of shape {chunk.shape[1:]}, and the first one "
                     f"{self._none.dtype} rows of shape {self._none.shape[1:]}: expected one type "
                     "and shape"
                 )
-            yield own
+            yield chunk
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse()

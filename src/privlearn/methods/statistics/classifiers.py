@@ -132,7 +132,7 @@ def fisher(
         BudgetExceeded, BadInput: as `select_features`.
     """
     with opened(plan, FisherPlan, dataset, ledger, streams) as rows:
-        transforms, statistics = _released(plan, rows)
+        transforms, statistics = _release(plan, rows)
     return classifier(plan, rows.origin, transforms, statistics, rows.ledger)
 
 
@@ -147,11 +147,11 @@ def classifier(
     these come through.
     """
     weight, bias = fisher_weights(statistics, plan)
-    chosen = _chosen(plan, origin, transforms, statistics)
+    chosen = _describe_choice(plan, origin, transforms, statistics)
     return linear_result(plan, origin, transforms, weight, bias, ledger, chosen)
 
 
-def _chosen(
+def _describe_choice(
     plan: FisherPlan | RowsPlan,
     origin: Origin,
     transforms: Sequence[nn.Module],
@@ -160,18 +160,18 @@ def _chosen(
     """Which features were chosen, for the facts: released, so free to tell. Where rows are
     released, scores are not.
     """
-    kept = [
+    selections = [
         module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)
     ]
-    if not plan.selects or not kept:
+    if not plan.selects or not selections:
         return {}
     if isinstance(plan, RowsPlan):
-        return {"chosen": [choice_json(kept[0], origin.names)]}
+        return {"chosen": [choice_json(selections[0], origin.names)]}
     scores, noise = scored(statistics, plan.criterion, plan.least_count)
-    return {"chosen": [choice_json(kept[0], origin.names, scores.tolist(), noise.tolist())]}
+    return {"chosen": [choice_json(selections[0], origin.names, scores.tolist(), noise.tolist())]}
 
 
-def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
+def _release(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
     """The transforms in front of the classifier, and the statistics of the features that it
     sees.
     """
@@ -199,7 +199,7 @@ def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statisti
         rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare
     )
     assert isinstance(counts, Tensor)
-    kept = release_statistics(
+    statistics = release_statistics(
         rows.x,
         rows.y,
         classes=plan.classes,
@@ -213,7 +213,7 @@ def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statisti
         columns=best,
         prepare=rows.prepare,
     )
-    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
+    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], statistics
 
 
 def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple[Tensor, Tensor]:

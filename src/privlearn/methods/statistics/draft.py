@@ -85,14 +85,14 @@ class Draft:
             lines += (
                 [] if kind == "target" else [f"missing = {(pair[0] + pair[1]) / 2!r}  # the middle"]
             )
-        for name, own in self.categories.items():
-            if len(own) < (2 if name == self.target else 1):
+        for name, values in self.categories.items():
+            if len(values) < (2 if name == self.target else 1):
                 lines += ["", f"# {json.dumps(name)}: too few categories were found, at this noise"]
                 continue
             kind, called = (
                 ("target", "classes") if name == self.target else ("category", "categories")
             )
-            listed = json.dumps(list(own), ensure_ascii=False)
+            listed = json.dumps(list(values), ensure_ascii=False)
             lines += [
                 "",
                 f"[columns.{json.dumps(name)}]",
@@ -160,12 +160,12 @@ def draft_schema(
         )
     session.count_examples(len(table.columns[names[0]]))
     with session.charging():
-        return _released(
+        return _release(
             table, target, numbers, categories, each, adjacency, ledger, session.streams
         )
 
 
-def _released(
+def _release(
     table: Table,
     target: str,
     numbers: Sequence[str],
@@ -184,19 +184,22 @@ def _released(
         (sample,) = FullBatch().draw(len(cells[0]))
         counts = cell_counts(cells, sizes, sample, adjacency)
         deviation = each.noise_multiplier * counts.sensitivity
-        (made,) = release(
+        (noisy_counts,) = release(
             counts, noise_multiplier=each.noise_multiplier, ledger=ledger, stream=streams.noise
         )
-        return [part.numpy() for part in made], deviation
+        return [part.numpy() for part in noisy_counts], deviation
 
     bounds: dict[str, tuple[float, float] | None] = {}
     if numbers:
         counts, deviation = noisy(
             [_grid(table.columns[name]) for name in numbers], [_CELLS] * len(numbers)
         )
-        least = deviation * _standing_out(_CELLS * len(numbers))
-        bounds = {name: _bounds_of(own > least) for name, own in zip(numbers, counts, strict=True)}
-    texts = {name: _encoded(table.columns[name]) for name in categories}
+        least = deviation * _threshold(_CELLS * len(numbers))
+        bounds = {
+            name: _bounds_of(column_counts > least)
+            for name, column_counts in zip(numbers, counts, strict=True)
+        }
+    texts = {name: _encode_texts(table.columns[name]) for name in categories}
     followed: dict[str, list[bytes]] = {name: [b""] for name in categories}
     complete: dict[str, list[bytes]] = {name: [] for name in categories}
     for level in range(_LEVELS * bool(categories)):
@@ -206,19 +209,19 @@ def _released(
         counts, deviation = noisy(
             [_behind(texts[name], followed[name], level) for name in categories], sizes
         )
-        least = deviation * _standing_out(sum(sizes))
-        for name, own in zip(categories, counts, strict=True):
-            places = np.flatnonzero(own > least)
-            places = places[np.argsort(-own[places])][:_FOLLOWED]
+        least = deviation * _threshold(sum(sizes))
+        for name, column_counts in zip(categories, counts, strict=True):
+            places = np.flatnonzero(column_counts > least)
+            places = places[np.argsort(-column_counts[places])][:_FOLLOWED]
             longer = [
                 followed[name][at // _PAIRS] + int(at % _PAIRS).to_bytes(2, "big") for at in places
             ]
             complete[name] += [text for text in longer if text.endswith(b"\0")]
             followed[name] = [text for text in longer if not text.endswith(b"\0")]
-    return Draft(target, bounds, {name: _names(own) for name, own in complete.items()})
+    return Draft(target, bounds, {name: _names(prefixes) for name, prefixes in complete.items()})
 
 
-def _standing_out(cells: int) -> float:
+def _threshold(cells: int) -> float:
     """In standard deviations, what some of so many empty cells exceed in a twentieth of all
     cases.
     """
@@ -250,7 +253,7 @@ def _bounds_of(there: NDArray[np.bool_]) -> tuple[float, float] | None:
     return (lower, upper) if lower < upper else (lower, lower + 1.0)  # nothing but zeros
 
 
-def _encoded(cells: Sequence[Cell]) -> list[bytes]:
+def _encode_texts(cells: Sequence[Cell]) -> list[bytes]:
     """The texts as bytes that end in 0, of even length; empty where there is none."""
     texts = []
     for cell in cells:
@@ -259,9 +262,9 @@ def _encoded(cells: Sequence[Cell]) -> list[bytes]:
             text = text.lower()  # as a schema has it
         elif isinstance(cell, float) and cell.is_integer():
             text = str(int(cell))
-        made = text.strip().encode("utf-8", "replace")
-        usable = made and b"\0" not in made and len(made) < 2 * _LEVELS
-        texts.append(made + b"\0" * (2 - len(made) % 2) if usable else b"")
+        raw = text.strip().encode("utf-8", "replace")
+        usable = raw and b"\0" not in raw and len(raw) < 2 * _LEVELS
+        texts.append(raw + b"\0" * (2 - len(raw) % 2) if usable else b"")
     return texts
 
 

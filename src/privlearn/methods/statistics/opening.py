@@ -100,13 +100,13 @@ def opened(
     """
     require_one_process("a release of statistics")
     if not isinstance(plan, kind):
-        given = (
+        description = (
             f"a {type(plan).__name__}"
             if isinstance(plan, StatisticsPlan)
             else shortened(repr(plan), 60)
         )
         raise BadInput(
-            f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)"
+            f"plan is {description}: expected pv.statistics.{kind.__name__}(...).calibrate(...)"
         )
     require_fit("ledger", ledger, Ledger | None)
     require_fit("streams", streams, Streams | None)

@@ -108,9 +108,9 @@ class StatisticsPlan(AbstractPlan):
     def _at_one(self) -> Self:
         return replace(self, noise_multiplier=1.0)  # type: ignore[type-var]
 
-    def _rows(self, released: str, kept: str, bounds: str) -> list[tuple[str, str]]:
+    def _rows(self, released: str, features: str, bounds: str) -> list[tuple[str, str]]:
         noise = ("noise multiplier", f"{self.noise:.4g} for all together")
-        return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
+        return [("released", released), ("features kept", features), ("bounds", bounds), noise]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """Other public features than the plan's, or that another number of features was chosen."""
@@ -200,8 +200,8 @@ class LeastSquaresPlan(StatisticsPlan):
     @property
     def summary(self) -> str:
         """What a card says of how it was made."""
-        made = "A linear classifier by least squares, with a ridge that follows the noise"
-        return f"{made}, computed from released numbers alone."
+        kind = "A linear classifier by least squares, with a ridge that follows the noise"
+        return f"{kind}, computed from released numbers alone."
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
@@ -289,7 +289,7 @@ class ChoosingPlan(StatisticsPlan):
         )
 
     @property
-    def _kept(self) -> str:
+    def _features_text(self) -> str:
         if not self.selects:
             return f"{self.keep} of {self.features}"
         way = (
@@ -308,7 +308,7 @@ class ChoosingPlan(StatisticsPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         return self._rows(
-            "counts, class sums and second moments", self._kept, ", ".join(self._bounds)
+            "counts, class sums and second moments", self._features_text, ", ".join(self._bounds)
         )
 
 
@@ -525,7 +525,7 @@ class RowsPlan(KeptFeaturesPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         released = f"every row of the kept features, once, with noise; labels {self.labels}"
-        return self._rows(released, self._kept, ", ".join(self._bounds))
+        return self._rows(released, self._features_text, ", ".join(self._bounds))
 
 
 ClassifierPlan = FisherPlan | LeastSquaresPlan | RowsPlan

@@ -101,8 +101,8 @@ class RidgePlan(StatisticsPlan):
     @property
     def summary(self) -> str:
         """What a card says of how it was made."""
-        made = "A linear model of a number by ridge regression, with a ridge that follows the noise"
-        return f"{made}, computed from released numbers alone."
+        kind = "A linear model of a number by ridge regression, with a ridge that follows the noise"
+        return f"{kind}, computed from released numbers alone."
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""

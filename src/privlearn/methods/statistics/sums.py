@@ -64,7 +64,7 @@ def ridge_sums(
     present = torch.where(targets.isfinite(), 0, -1)
     for number, (rows, member) in enumerate(labelled_blocks(x, present, sample, 1, None, prepare)):
         first = number * rows_in_a_block(x)
-        own = (
+        block_targets = (
             targets[torch.from_numpy(sample.indices[first : first + len(rows)])]
             .nan_to_num(0.0)
             .clamp(-1, 1)
@@ -77,10 +77,10 @@ def ridge_sums(
             ]
             member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
         lengths = torch.linalg.vector_norm(longer, dim=1)
-        linear.see(lengths * (own * member[:, 0]).abs())
+        linear.see(lengths * (block_targets * member[:, 0]).abs())
         square.see(lengths.square() * member[:, 0])
         products, gram = (
-            products + longer.T @ (own[:, None] * member),
+            products + longer.T @ (block_targets[:, None] * member),
             gram + longer.T @ (longer * member),
         )
     replaced = adjacency is Adjacency.REPLACE_ONE
@@ -181,7 +181,7 @@ def error_sums(
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
     wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64)
     predicted, targets = (
-        ((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets)
+        ((values[usable] - low) / half - 1).clamp(-1, 1) for values in (predicted, targets)
     )
     errors = torch.cat([((predicted - targets).abs() / (2 * most_error)).clamp(0, 1), wrong + 1])
     targets = torch.cat([targets, wrong])
@@ -229,21 +229,21 @@ def metric_sums(
         over `most_loss`.
     """
     indices = torch.from_numpy(sample.indices)
-    own, labels, classes = probabilities[indices], y[indices].long(), probabilities.shape[1]
-    usable = (own.sum(1) > 0) & (labels >= 0) & (labels < classes)
-    own, labels = own[usable], labels[usable]
-    predicted = own.argmax(1)
+    answers, labels, classes = probabilities[indices], y[indices].long(), probabilities.shape[1]
+    usable = (answers.sum(1) > 0) & (labels >= 0) & (labels < classes)
+    answers, labels = answers[usable], labels[usable]
+    predicted = answers.argmax(1)
     matrix = (
         torch.bincount(labels * classes + predicted, minlength=classes**2)
         .double()
         .view(classes, classes)
     )
     score, side = (
-        (own[:, 1], labels) if classes == 2 else (own.amax(1), (predicted == labels).long())
+        (answers[:, 1], labels) if classes == 2 else (answers.amax(1), (predicted == labels).long())
     )
     cells = side * bins + (score * bins).long().clamp(0, bins - 1)
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
-    losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
+    losses = -answers.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
     wrong = torch.ones(
         0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64
     )
@@ -277,8 +277,8 @@ def cell_counts(
         For each column a tensor of shape (size,), in double precision.
     """
     counts, cells_of = [], torch.zeros(len(sample), dtype=torch.float64)
-    for own, size in zip(cells, sizes, strict=True):
-        there = torch.from_numpy(own[sample.indices])
+    for column_cells, size in zip(cells, sizes, strict=True):
+        there = torch.from_numpy(column_cells[sample.indices])
         counted = (there >= 0) & (there < size)
         cells_of += counted
         counts.append(torch.bincount(there[counted], minlength=size).double())

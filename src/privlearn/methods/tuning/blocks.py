@@ -206,12 +206,13 @@ class Blocks(AbstractPlan):
         examples.
         """
         share = max(1, round((self.examples or present) / (len(self.candidates) + 1)))
-        return replace(candidate, plan=_dividing(candidate.plan, share))
+        return replace(candidate, plan=_set_divisor(candidate.plan, share))
 
     def for_all(self, candidate: Candidate, present: int) -> Candidate:
         """`candidate` as it is trained on all the data."""
         return replace(
-            candidate, plan=_dividing(candidate.again or candidate.plan, self.examples or present)
+            candidate,
+            plan=_set_divisor(candidate.again or candidate.plan, self.examples or present),
         )
 
     def stated(self) -> Blocks:
@@ -243,11 +244,11 @@ class Blocks(AbstractPlan):
         """
         candidate = chosen_candidate(self.candidates, facts)
         if self.examples is not None:
-            return self._settled(candidate, self.examples)
+            return self._plan_of(candidate, self.examples)
         plan: AbstractPlan = (candidate.again if self.retrain else None) or candidate.plan
         return plan
 
-    def _settled(self, candidate: Candidate, present: int) -> AbstractPlan:
+    def _plan_of(self, candidate: Candidate, present: int) -> AbstractPlan:
         """The plan that the chosen candidate was trained by, with its divisor."""
         plan: AbstractPlan = (self.for_all if self.retrain else self.for_block)(
             candidate, present
@@ -258,13 +259,13 @@ class Blocks(AbstractPlan):
         """What contradicts the plan of the candidate said to be chosen, or the declared number of
         examples.
         """
-        stated = count("examples", facts["tuning"]["examples"])
-        own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
-        if stated == (self.examples or stated):
-            return own
+        examples = count("examples", facts["tuning"]["examples"])
+        problems = self._plan_of(chosen_candidate(self.candidates, facts), examples).follows(facts)
+        if examples == (self.examples or examples):
+            return problems
         return [
-            f"{stated} examples were divided into blocks, and the plan declares {self.examples}",
-            *own,
+            f"{examples} examples were divided into blocks, and the plan declares {self.examples}",
+            *problems,
         ]
 
 
@@ -273,7 +274,7 @@ def declared_by(plan: AbstractPlan) -> int | None:
     return getattr(plan, "examples", None)
 
 
-def _dividing(plan: AbstractPlan, examples: int) -> AbstractPlan:
+def _set_divisor(plan: AbstractPlan, examples: int) -> AbstractPlan:
     """`plan` with sums divided by that many examples, where it divides them."""
     return replace(plan, examples=examples) if isinstance(plan, Plan) else plan
 

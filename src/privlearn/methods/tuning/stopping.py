@@ -157,7 +157,7 @@ class RandomStopping(AbstractPlan):
         one.
         """
 
-        def repeated(event: Event) -> Event:
+        def repeat(event: Event) -> Event:
             return RepeatAndSelect(event, self.mean, self.shape)
 
         # What has no price, or none in this measure, is refused by name; so is what nothing can
@@ -166,15 +166,15 @@ class RandomStopping(AbstractPlan):
         if self.score_noise is not None:
             require_room(
                 budget,
-                repeated(Gaussian(self.score_noise)),
+                repeat(Gaussian(self.score_noise)),
                 self.neighbours,
                 "the scores",
                 "score_noise",
             )
 
-        plans = [alone(candidate.plan, budget, repeated) for candidate in self.candidates]
+        plans = [alone(candidate.plan, budget, repeat) for candidate in self.candidates]
         score = self.score_noise or solve_noise(
-            lambda noise: budget.spent(repeated(Gaussian(noise)), self.neighbours), budget.limit
+            lambda noise: budget.spent(repeat(Gaussian(noise)), self.neighbours), budget.limit
         )
         training, scoring = (1.0, None) if self.score_noise else (1 - _SHARE, _SHARE)
 

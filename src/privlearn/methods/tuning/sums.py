@@ -112,16 +112,16 @@ class _RowLosses(RightAnswers):
         if self.metric == "accuracy":
             return (scored.argmax(1) != labels).double()
         declared = (labels >= 0) & (labels < scored.shape[1])
-        own = labels.long().where(declared, 0)
-        losses = -scored.double().log_softmax(1).gather(1, own[:, None])[:, 0] / MOST_LOSS
+        classes = labels.long().where(declared, 0)
+        losses = -scored.double().log_softmax(1).gather(1, classes[:, None])[:, 0] / MOST_LOSS
         clipped: Tensor = losses.where(declared, 1.0)
         return clipped
 
     def _of_values(self, scored: Tensor, targets: Tensor) -> Tensor:
         assert self.bounds is not None
         low, high = self.bounds
-        predicted, own = scored[:, 0].double().clamp(low, high), targets.double().clamp(low, high)
-        errors = (predicted - own).abs() / (MOST_ERROR * (high - low))
+        predicted, truth = scored[:, 0].double().clamp(low, high), targets.double().clamp(low, high)
+        errors = (predicted - truth).abs() / (MOST_ERROR * (high - low))
         return errors**2 if self.metric == "rmse" else errors
 
 

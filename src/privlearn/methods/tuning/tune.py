@@ -135,9 +135,9 @@ def tune(
             result, chosen = _on_blocks(plan, trainer, data, session, progress)
         else:
             result, chosen = _by_random_stopping(plan, trainer, data, session)
-    stated = {**result.facts, "tuning": _tuning(plan, chosen, data)}
+    facts = {**result.facts, "tuning": _describe_choice(plan, chosen, data)}
     return replace(
-        result, ledger=session.ledger, plan=plan, facts=stated, seeded=session.streams.seeded
+        result, ledger=session.ledger, plan=plan, facts=facts, seeded=session.streams.seeded
     )
 
 
@@ -152,16 +152,18 @@ def _on_blocks(
     ledger, streams = session.ledger, session.streams
     ledger.charge(plan.choosing(), plan.neighbours)  # the whole, before anything is drawn
     blocks = len(plan.candidates) + 1
-    *own, held_out = data.blocks(sampling.assign(data.examples, blocks, streams.sampling), blocks)
+    *training_blocks, held_out = data.blocks(
+        sampling.assign(data.examples, blocks, streams.sampling), blocks
+    )
     results: list[Result | None] = []
     tasks = (
         (plan.for_block(candidate, data.examples), rows, streams.part())
-        for candidate, rows in zip(plan.candidates, own, strict=True)
+        for candidate, rows in zip(plan.candidates, training_blocks, strict=True)
     )
     for result in trainer.attempts(tasks):
         results.append(result)
         if progress:
-            progress(len(results), len(own))
+            progress(len(results), len(training_blocks))
     scores = total_losses(
         [result and result.model for result in results], held_out, plan.neighbours, plan.metric
     )
@@ -169,7 +171,7 @@ def _on_blocks(
     paid = Ledger.allowing(selection, plan.neighbours, plan.unit)
     chosen = select(scores, epsilon=selection.epsilon, ledger=paid, stream=streams.noise)
     if not plan.retrain:
-        return _finished(results[chosen]), chosen
+        return _require_result(results[chosen]), chosen
     del results, scores
     ledger.charge(plan.again(), plan.neighbours)
     return trainer.run(
@@ -194,11 +196,11 @@ def _by_random_stopping(
             yield plan.candidates[which], data, streams.part()
 
     for number, result in enumerate(trainer.attempts(tasks())):
-        which, own = drawn[number]
+        which, score_streams = drawn[number]
         if result is not None:
-            score = _score(plan, result, data, own)
+            score = _score(plan, result, data, score_streams)
             best = max(best, (score, result, which), key=lambda run: run[0])
-    return _finished(best[1]), best[2]
+    return _require_result(best[1]), best[2]
 
 
 def _score(plan: RandomStopping, result: Result, data: Dataset, streams: Streams) -> float:
@@ -241,45 +243,48 @@ class _Trainer:
                 yield self.attempt(*some[0])
             else:
                 known = [
-                    (self._train, candidate, rows, own.state()) for candidate, rows, own in some
+                    (self._train, candidate, rows, streams.state())
+                    for candidate, rows, streams in some
                 ]
-                made = at_once(self._jobs, _attempt_elsewhere, known)
+                results = at_once(self._jobs, _attempt_elsewhere, known)
                 yield from (
-                    result and _brought_here(task[0], result)
-                    for task, result in zip(some, made, strict=True)
+                    result and _take_result(task[0], result)
+                    for task, result in zip(some, results, strict=True)
                 )
 
     def attempt(self, candidate: Candidate, rows: Dataset, streams: Streams) -> Result | None:
         """What training makes of `candidate`; None if it failed on the way."""
-        own = Ledger.allowing(
+        ledger = Ledger.allowing(
             candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit
         )
         try:
-            result = self._called(candidate, rows, own, streams)
+            result = self._call(candidate, rows, ledger, streams)
         except _DEPARTURES:
             raise
         except Exception:
-            if own.event == Composed(()):
+            if ledger.event == Composed(()):
                 raise  # a refusal, before anything was spent
             return None
-        return self._held_to_its_plan(candidate, result, own)
+        return self._require_plan(candidate, result, ledger)
 
     def run(self, candidate: Candidate, rows: Dataset, streams: Streams) -> Result:
         """What training makes of the chosen candidate; whatever is raised is raised."""
-        own = Ledger.allowing(
+        ledger = Ledger.allowing(
             candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit
         )
-        return self._held_to_its_plan(candidate, self._called(candidate, rows, own, streams), own)
+        return self._require_plan(candidate, self._call(candidate, rows, ledger, streams), ledger)
 
-    def _called(self, candidate: Candidate, rows: Dataset, own: Ledger, streams: Streams) -> Result:
+    def _call(
+        self, candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams
+    ) -> Result:
         """What `train` returns; PyTorch's generator, of which its models may be made, starts at a
         seed of the run's.
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(streams.initialisation.integers(2**63)))
-            return self._train(candidate, rows, own, streams)
+            return self._train(candidate, rows, ledger, streams)
 
-    def _held_to_its_plan(self, candidate: Candidate, result: Result, own: Ledger) -> Result:
+    def _require_plan(self, candidate: Candidate, result: Result, ledger: Ledger) -> Result:
         """`result`, if it was trained on its own ledger, by its plan, and from a model of its
         own.
         """
@@ -288,13 +293,13 @@ class _Trainer:
                 f"the training callable returned a {type(result).__name__}: expected a Result, as "
                 "from dpsgd"
             )
-        if result.ledger is not own or own.event != candidate.plan.event():
+        if result.ledger is not ledger or ledger.event != candidate.plan.event():
             raise PrivlearnError(
                 f"the training of candidate {candidate.name!r} did not charge its ledger what its "
                 "plan says: expected a result on the ledger that the training callable was given, "
                 "charged exactly candidate.plan.event()",
                 expected=candidate.plan.event(),
-                charged=own.event,
+                charged=ledger.event,
             )
         parameters = [
             parameter
@@ -330,16 +335,18 @@ def _attempt_elsewhere(
     return result and replace(result, ledger=gone)
 
 
-def _brought_here(candidate: Candidate, result: Result) -> Result:
+def _take_result(candidate: Candidate, result: Result) -> Result:
     """A result of another process, on a ledger that was charged what it was charged there."""
     plan = candidate.plan
-    own = Ledger.allowing(plan.event(), plan.neighbours, plan.unit)
-    own.charge(plan.event(), plan.neighbours)
-    remember([parameter for parameter in result.model.parameters() if parameter.requires_grad], own)
-    return replace(result, ledger=own)
+    ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit)
+    ledger.charge(plan.event(), plan.neighbours)
+    remember(
+        [parameter for parameter in result.model.parameters() if parameter.requires_grad], ledger
+    )
+    return replace(result, ledger=ledger)
 
 
-def _finished(result: Result | None) -> Result:
+def _require_result(result: Result | None) -> Result:
     if result is None:
         raise BadInput(
             "no model came out of it: the training that was chosen failed on the way (a learning "
@@ -349,16 +356,16 @@ def _finished(result: Result | None) -> Result:
     return result
 
 
-def _rows(given: Any) -> Dataset:
-    if isinstance(given, DataLoader):
+def _rows(dataset: Any) -> Dataset:
+    if isinstance(dataset, DataLoader):
         raise BadInput(
             "a DataLoader can't be divided among candidates: give loader.dataset, and a sampling "
             "in each plan"
         )
-    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
+    return rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
 
 
-def _tuning(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
+def _describe_choice(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
     """What is stated of the choice. On blocks a training's number of examples follows from that of
     all.
     """
