@@ -153,9 +153,9 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"data": (np.array([None] * 12), Y)},
         ("hold object values", "expected numbers"),
     ),
-    "an optimizer that is made": (
+    "an optimizer of other parameters": (
         lambda: {"optimizer": sgd([nn.Parameter(X)])},
-        ("is a SGD", "lambda parameters"),
+        ("1 parameters that are not the model's", "Make it from model.parameters()"),
     ),
     "an optimizer by name": (
         lambda: {"optimizer": "SGD"},

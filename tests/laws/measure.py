@@ -54,7 +54,8 @@ def tree(file: str) -> ast.Module:
     return ast.parse(sources()[file])
 
 
-def _module(file: str) -> str:
+def module_of(file: str) -> str:
+    """The full name of a file's module."""
     name = "privlearn." + file.removesuffix(".py").replace("/", ".")
     return name.removesuffix(".__init__")
 
@@ -62,7 +63,7 @@ def _module(file: str) -> str:
 @cache
 def _files() -> dict[str, str]:
     """Module names, and the names that stubs give, with the files that they come from."""
-    modules = {_module(file): file for file in sources()}
+    modules = {module_of(file): file for file in sources()}
     names = {}
     for stub in PACKAGE.rglob("__init__.pyi"):
         package = ".".join(("privlearn", *stub.parent.relative_to(PACKAGE).parts))

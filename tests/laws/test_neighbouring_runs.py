@@ -30,7 +30,7 @@ def test_all_that_releases_is_recorded() -> None:
     """Every file that imports `release` is among those whose releases are recorded and replayed."""
     source = Path(pv.__file__).parent
     imports = re.compile(
-        r"^\s*from privlearn\.mechanisms\.release import [^)]*?\brelease\b", re.MULTILINE
+        r"^\s*from privlearn\.core\.mechanisms\.release import [^)]*?\brelease\b", re.MULTILINE
     )
     releasing = {path for path in source.rglob("*.py") if imports.search(path.read_text("utf-8"))}
     assert releasing == {Path(module.__file__ or "") for module in RELEASING}

@@ -260,7 +260,7 @@ NEEDS: dict[str, Page] = {
         files=nifti_files,
         smaller={
             "epochs=40": "epochs=1",
-            "epsilon=8, delta=1e-3)": "epsilon=8, delta=1e-3, teachers=3, queries=4)",
+            "epsilon=8, delta=1e-3\n": "epsilon=8, delta=1e-3, teachers=3, queries=4\n",
         },
         before={3: predictions_of_hospitals},
     ),
