@@ -226,7 +226,7 @@ MUTANTS = [
         "random transforms go on from row to row",
         dataset_rows._Made.row,
         "with _fix_seeds(_SEED, watched=key is not None) as drew:",
-        "if True:",
+        "drew = bool\n    if True:",
         RANDOM,
     ),
     Mutant(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -48,6 +51,11 @@ class Mutant:
             "exec",
             dont_inherit=True,
         )
+        if unknown := _unknown_names(code, vars(module)):
+            raise AssertionError(
+                f"{self.name}: {', '.join(unknown)} is not defined in {module.__name__}: the bug "
+                "would be caught for the wrong reason"
+            )
         exec(code, vars(module), namespace)
         mutated = namespace[name]
         replaced = getattr(owner, name) if owner is module else None
@@ -72,6 +80,21 @@ class Mutant:
         for part in outer:
             owner = getattr(owner, part)
         return target, owner, name
+
+
+def _unknown_names(code: CodeType, module: Mapping[str, Any]) -> list[str]:
+    """The global names that code reads, and that neither it, its module nor Python has."""
+    steps = [step for part in _parts(code) for step in dis.get_instructions(part)]
+    read = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    written = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "STORE_NAME")}
+    return sorted(read - {*module, *dir(builtins), *written})
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
 
 
 #: A string, a comment, a number, a name, or signs. It takes pieces of source that tokenize refuses:

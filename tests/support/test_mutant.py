@@ -9,7 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.mutant import changed, forget_results
+from tests.support import mutant
+from tests.support.checks import every_check
+from tests.support.mutant import Mutant, changed, forget_results
 
 SOURCE = """
 def total(x, noise):
@@ -90,3 +92,13 @@ def test_what_sound_code_computed_does_not_hide_a_bug(monkeypatch: pytest.Monkey
         function(2)
     forget_results([elsewhere])
     assert [function.cache_info().currsize for function in functions] == [0, 0, 0]
+
+
+def test_a_bug_whose_code_would_fail_by_itself_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that is not defined would make any check fail, and so catch nothing."""
+    check = next(iter(every_check()))
+    bug = Mutant("a bug", mutant._tokens, "tokens.append(token)", "tokens.append(tokne)", check)
+    with pytest.raises(AssertionError, match="tokne is not defined in tests.support.mutant"):
+        bug.plant(monkeypatch)
