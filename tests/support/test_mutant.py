@@ -100,5 +100,5 @@ def test_a_bug_whose_code_would_fail_by_itself_is_refused(
     """A name that is not defined would make any check fail, and so catch nothing."""
     check = next(iter(every_check()))
     bug = Mutant("a bug", mutant._tokens, "tokens.append(token)", "tokens.append(tokne)", check)
-    with pytest.raises(AssertionError, match="tokne is not defined in tests.support.mutant"):
+    with pytest.raises(AssertionError, match=r"tokne is not defined in tests\.support\.mutant"):
         bug.plant(monkeypatch)
