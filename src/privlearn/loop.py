@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,6 +33,8 @@ class LoopSettings(ComputeArguments, total=False):
     """What `make_private` may be given beside a target, beyond `runs.compute.ComputeConfig`.
 
     Keys:
+        plan: a `pv.Plan`, in place of all that it says: `epochs`, the target or the noise, clip,
+            sampling, neighbours. `delta` then says where `spent` and `publish` state epsilon.
         rho: a target in zero-concentrated DP, in place of epsilon and delta.
         noise_multiplier: the noise itself, in place of a target.
         examples: the declared public number of examples; by default that of the data, which is then
@@ -59,6 +61,7 @@ class LoopSettings(ComputeArguments, total=False):
             change.
     """
 
+    plan: Plan | None
     rho: float | None
     noise_multiplier: float | None
     examples: int | None
@@ -77,6 +80,20 @@ class LoopSettings(ComputeArguments, total=False):
 
 _TARGET = ("epochs", "epsilon", "delta", "max_grad_norm")
 _OWN = set(LoopSettings.__annotations__) - set(ComputeArguments.__annotations__)
+#: What a plan says.
+_PLANNED = (
+    "epsilon",
+    "max_grad_norm",
+    "rho",
+    "noise_multiplier",
+    "examples",
+    "adjacency",
+    "group_size",
+    "sampling",
+    "schedule",
+    "mechanism",
+    "clip",
+)
 
 
 @checked
@@ -85,7 +102,7 @@ def make_private(
     optimizer: Any,
     loader: Any,
     *,
-    epochs: int,
+    epochs: int | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     max_grad_norm: float | None = None,
@@ -110,7 +127,7 @@ def make_private(
         loader: a DataLoader over a map-style data set. Its data set, collate_fn, workers and batch
             size are used, and batches are drawn by `sampling`. Each row is made and collated by
             itself, with torch's, numpy's and Python's generators at a seed of its own in each step.
-        epochs: how many; leaving the loop earlier claims as much.
+        epochs: how many; leaving the loop earlier claims as much. A `plan` says it, too.
         epsilon: the target, with delta.
         delta: below one over the number of examples.
         max_grad_norm: the clipping norm of each example's gradient.
@@ -132,10 +149,17 @@ def make_private(
     options: dict[str, Any] = {name: settings.get(name) for name in _OWN}
     computed = {name: value for name, value in settings.items() if name not in _OWN}
     config = ComputeConfig.of(computed, (*_TARGET, *sorted(_OWN)))
-    correlated = _tries_correlated(optimizer, options["streams"], config)
-    plan = _plan(
-        options, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated
-    )
+    plan = options["plan"]
+    if plan is not None:
+        _require_planned(
+            plan, epochs, {**options, "epsilon": epsilon, "max_grad_norm": max_grad_norm}
+        )
+    elif epochs is None:
+        raise BadInput("epochs is missing: give the number of passes over the loader, or a plan=")
+    else:
+        correlated = _tries_correlated(optimizer, options["streams"], config)
+        target = epsilon, delta, max_grad_norm
+        plan = _plan(options, epochs, *target, batch_size, len(rows), correlated=correlated)
     loss = options["loss"]
     run = Run(
         plan,
@@ -153,7 +177,7 @@ def make_private(
     run.task.losses_take_model = True
     if (plan.budget or run.ledger.budget) is None:
         # of a target the session warns
-        for warning in hollow(None, delta, options["examples"] or len(rows)):
+        for warning in hollow(None, delta, plan.examples or len(rows)):
             warn(warning)
     return run
 
@@ -172,6 +196,26 @@ def _unwrap(model: Any) -> nn.Module:
             "clipped: give the module in it, model.module"
         )
     return model
+
+
+def _require_planned(plan: Plan, epochs: int | None, arguments: Mapping[str, Any]) -> None:
+    """Refuse what a plan says already, and transforms in front of the model.
+
+    Raises:
+        BadInput: naming the argument.
+    """
+    twice = next((name for name in _PLANNED if arguments[name] is not None), None)
+    if twice is not None:
+        raise BadInput(
+            f"plan= and {twice}= are both given, and the plan says what {twice} says: leave one out"
+        )
+    if epochs is not None and epochs != plan.epochs:
+        raise BadInput(f"epochs is {epochs}, and the plan has {plan.epochs}: leave epochs out")
+    if plan.front:
+        raise BadInput(
+            "the plan has transforms in front of the model, and a loop's rows are the loader's: "
+            "use pv.dpsgd, or change the rows in the data set"
+        )
 
 
 def _plan(

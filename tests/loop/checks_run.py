@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.errors import BadInput
+from privlearn.loop import _PLANNED as OF_A_PLAN
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.training.epoch_loader import EpochLoader, drawn_batch
-from tests.loop.checks import X, Y, gone_through, loss, network, private, sgd, weights
+from tests.loop.checks import X, Y, gone_through, loader, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 
 #: Steps of a whole run of `private`, in two epochs.
@@ -236,3 +237,53 @@ def check_a_run_compares_its_gradients_when_it_is_asked_to() -> None:
     assert "other.weight" in str(must_raise(BadInput, run.require_gradients))
     assert "no loss" in str(must_raise(BadInput, private().require_gradients))
     assert not run.ledger.event.events
+
+
+#: What a plan says, each with a value that `make_private` takes without a plan.
+PLANNED: dict[str, Any] = {
+    "epsilon": 3.0,
+    "max_grad_norm": 1.0,
+    "rho": 0.5,
+    "noise_multiplier": 2.0,
+    "examples": 60,
+    "adjacency": "zero_out",
+    "group_size": 2,
+    "sampling": "shuffle",
+    "schedule": pv.schedules.Exponential(k=0.1),
+    "mechanism": "independent",
+    "clip": pv.Flat(1.0),
+}
+
+
+@check
+def check_a_loop_of_a_plan_is_the_plans() -> None:
+    """The run has the plan as it is, and nothing beside it says what it says."""
+    plan = pv.Plan(pv.Poisson(0.25), epochs=2, clip=pv.clipping.Automatic(0.5))
+    plan = plan.calibrate(epsilon=2.0, delta=1e-5)
+
+    def in_a_loop(**options: Any) -> pv.Run:
+        model = network()
+        options = {"plan": plan, "streams": pv.Streams.new(0), **options}
+        return pv.make_private(model, sgd(model), loader(), **options)
+
+    run = in_a_loop(epochs=2)
+    assert run.plan == plan
+    trained = gone_through(run)
+    result = pv.dpsgd(
+        plan,
+        network(),
+        nn.CrossEntropyLoss(reduction="none"),
+        (X, Y),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        streams=pv.Streams.new(0),
+    )
+    assert torch.equal(trained, weights(result.model))
+    assert run.ledger.event == result.ledger.event == plan.event()
+    assert set(PLANNED) == set(OF_A_PLAN)
+    for name, value in PLANNED.items():
+        said = must_raise(BadInput, lambda name=name, value=value: in_a_loop(**{name: value}))
+        assert f"plan= and {name}= are both given" in str(said)
+    assert "the plan has 2" in str(must_raise(BadInput, lambda: in_a_loop(epochs=3)))
+    front = pv.Plan(pv.Poisson(0.25), 2, front=(pv.transforms.PrivatePCA(3, 16.0),))
+    assert "in front of the model" in str(must_raise(BadInput, lambda: in_a_loop(plan=front)))
+    assert "epochs is missing" in str(must_raise(BadInput, lambda: in_a_loop(plan=None)))

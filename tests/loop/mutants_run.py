@@ -22,7 +22,30 @@ DELTA, SAVED = (
 )
 AT_ONCE = "check_how_many_are_computed_at_once_is_said_before_the_loss"
 
+PLANS = "check_a_loop_of_a_plan_is_the_plans"
+
 MUTANTS = [
+    Mutant(
+        "a plan and a target are both taken",
+        loop._require_planned,
+        "if twice is not None:",
+        "if False:",
+        PLANS,
+    ),
+    Mutant(
+        "a loop of a plan says other epochs",
+        loop._require_planned,
+        "epochs is not None and epochs != plan.epochs",
+        "False",
+        PLANS,
+    ),
+    Mutant(
+        "transforms in front are left out of a loop",
+        loop._require_planned,
+        "if plan.front:",
+        "if False:",
+        PLANS,
+    ),
     Mutant(
         "an epoch is over when a batch after the last is asked for",
         base_run.BaseRun._next_epoch,

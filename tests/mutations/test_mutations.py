@@ -36,7 +36,8 @@ def test_the_draw_is_of_many_operators_and_without_what_is_planted() -> None:
 def test_a_mutation_is_made_in_memory() -> None:
     mutation = _named(
         "sampling",
-        "sampling/partitions.py: Partition.steps: return self.batches -> return self.batches + 1",
+        "core/sampling/partitions.py: Partition.steps: return self.batches -> "
+        "return self.batches + 1",
     )
     code = sampling.Partition.steps.__code__
     try:
