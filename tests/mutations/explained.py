@@ -32,12 +32,14 @@ EXPLAINED: dict[str, str] = {
         "a byte more of memory for a batch"
     ),
     "core/clipping/per_example.py: worth_forming: "
-    "positions ** 2 > 18 * outputs * inputs / (outputs + inputs) and outputs * inputs <= 1 << 22 -> positions ** 2 > 18 * outputs * inputs / (outputs "
-    "+ inputs) or outputs * inputs <= 1 << 22": (
+    "positions ** 2 > 18 * outputs * inputs / (outputs + inputs) and outputs * inputs <= 1 << 22 "
+    "-> positions ** 2 > 18 * outputs * inputs / (outputs + inputs) or "
+    "outputs * inputs <= 1 << 22": (
         "which of two ways computes the same norm: time and memory alone"
     ),
     "core/clipping/operations/elementwise.py: expand: "
-    "wide == 0 and input.shape[0] != 1 or len(shape) < 2 -> (wide == 0 and input.shape[0] != 1) and len(shape) < 2": (
+    "wide == 0 and input.shape[0] != 1 or len(shape) < 2 -> "
+    "(wide == 0 and input.shape[0] != 1) and len(shape) < 2": (
         "more expansions are computed by the rule, with the same sums: time alone"
     ),
     "core/clipping/sharded/groups.py: Groups.scattered: True -> False (2)": (
