@@ -27,6 +27,7 @@ from privlearn.errors import UnsupportedEvent
 from privlearn_studies.registry import STUDIES
 from privlearn_studies.report import read_rows
 from tests.clipping.architectures import ARCHITECTURES
+from tests.laws import doors
 from tests.pages.page_blocks import PAGES, ROOT
 
 _COMMANDS = (
@@ -333,3 +334,8 @@ def test_what_is_priced_is_what_the_table_says() -> None:
     assert seen == set(EVENTS)
     for method in methods:
         assert f"**{method}**" in text or f"`{method}`" in text, method
+
+
+def test_the_table_of_entry_points_is_that_of_their_arguments() -> None:
+    """`python -m tests.laws.doors` writes it."""
+    assert doors.PAGE.read_text("utf-8") == doors.page()
