@@ -207,6 +207,9 @@ def check_a_stopped_run_is_one_that_was_left_by_hand() -> None:
             assert seen.given[-1][:2] == ("on_end", step)
     result = by_layers(At(3))
     assert (result.facts["steps"], result.facts.get("left_early")) == (3, True)
+    steps = result.plan.epochs * result.plan.sampling.steps(20)
+    whole = by_layers(At(steps))
+    assert (whole.facts["steps"], whole.facts.get("left_early")) == (steps, None)
     one_step = result.plan.sampling.event(Gaussian(result.plan.noise_multipliers()[0]))
     assert result.ledger.event == compose([one_step] * 3)
     for other in (result, trained(plan(), At(3)), trained(plan(), At(8))):
