@@ -12,6 +12,7 @@ pytest.importorskip("peft", reason="peft is not installed")
 
 from privlearn.core.clipping import gradients  # noqa: E402
 from privlearn.huggingface import example_losses, fixed_length, trainer, unsupported  # noqa: E402
+from privlearn.runs import public_numbers  # noqa: E402
 from privlearn.training import gradient_check  # noqa: E402
 
 STEP = "    seen = self.private.step(drawn_batch(inputs))\n"
@@ -139,9 +140,9 @@ MUTANTS = [
     ),
     Mutant(
         "metrics of evaluation rows are not declared public",
-        trainer.PrivateTrainer.evaluate,
-        'return declare_metrics(metrics, because="metrics of the evaluation rows")',
-        "return metrics",
+        public_numbers.declare_metrics,
+        "type(value) in (int, float)",
+        "False",
         RATES,
     ),
 ]
