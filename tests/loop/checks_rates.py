@@ -426,7 +426,7 @@ def check_numbers_that_were_declared_public_steer() -> None:
         loop = private(model, optimizer=optimizer)
         for batch in loop.batches():
             figure = loop.step(batch, loss)["loss"]
-            by_hand([1.0] * loop.taken, None, optimizer)
+            by_hand([1.0] * loop.steps_done, None, optimizer)
         assert type(optimizer.param_groups[0]["lr"]) is float
         out = loop.publish(Path(folder) / "model")
         assert pv.verify(out).ok
@@ -452,8 +452,8 @@ def check_a_restart_forgets_no_declaration() -> None:
             loop.keep(scheduler)
         for batch in loop.batches():
             losses.append(loop.step(batch)["loss"])
-            if loop.taken == at:
-                loop.run._epochs.close()  # as a process that is killed leaves it
+            if loop.steps_done == at:
+                loop._epochs.close()  # as a process that is killed leaves it
                 return {}
             use(losses, scheduler, optimizer)
         facts: dict[str, Any] = loop.result().facts
