@@ -473,7 +473,7 @@ def public_classes_are_explained_in_the_reference() -> Iterator[str]:
     page = hooks["on_page_markdown"](
         source, SimpleNamespace(file=SimpleNamespace(src_uri="api.md"))
     )
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page, re.MULTILINE)
     explained = {
         name for name, sentence in rows if sentence.endswith(".") and len(sentence.split()) >= 4
     }
