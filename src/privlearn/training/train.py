@@ -54,38 +54,15 @@ def train(
     beside: Planned | None = None,
     **choices: Any,
 ) -> Result:
-    """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`,
-    the same weights.
+    """Train by DP-SGD at a target, the rest chosen by rule: `pv.train` for its default method.
 
-    Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples`
-    is declared, else for zero-out ones, unless `adjacency` says otherwise. The rules
-    (docs/settings.md) look at public numbers alone, so they cost nothing, where a search would.
+    Guarantee: as that of `pv.dpsgd`, at most the target. The rules (docs/settings.md) look at
+    public numbers alone, so they cost nothing, where a search would.
 
     Args:
-        dataset: with declared classes, or bounds of the targets, and bounds of the rows if there
-            are any.
-        epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
-        delta: its other half; below one over the number of examples.
-        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        examples: the declared public number of examples; None: that of the data, which is then
-            published.
-        ledger: what to charge; by default a new one with the target as its budget.
-        streams: the random streams.
-        callbacks: called with public numbers after steps and epochs; they can stop the run
-            (`pv.runs.Callback`).
-        checkpoint: a file to keep progress in, as for `pv.dpsgd`.
-        validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
-        beside: what is going to be released beside the training, such as a settled
-            `pv.statistics.MetricsPlan`: both together meet the target. It is approved with the run,
-            and then charged to `result.ledger`.
-        choices: anything else that `privlearn train` lets one choose, by its name in
-            `training.choices.TrainRequest`: `features`, `normalise`, `pca`, `select`, `epochs`,
-            `batch_size`, `sampling`, `schedule`, `clip`, `clip_norm`, `group_size`,
-            `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`, `learning_rate`,
-            `task`, `class_weights`, `label_smoothing` and more; and how it computes, by
-            `config=pv.ComputeConfig(...)` or its fields by their names (`microbatch`, `device`,
-            `average`, ...). Features are chosen by rule in front of a linear model.
-            `pv.transforms.feature_cache` keeps them.
+        dataset, epsilon, delta, model, examples, ledger, streams: as of `pv.train`.
+        callbacks, checkpoint, validation, beside: as of `pv.train`.
+        choices: the fields of `training.choices.TrainRequest` and of `pv.ComputeConfig`, by name.
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
@@ -93,10 +70,6 @@ def train(
     Raises:
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or
             anything that `pv.dpsgd` refuses.
-
-    Warns:
-        PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
-            to nothing.
     """
     if not isinstance(dataset, Dataset) or not (
         dataset.classes or dataset.target_bounds or dataset.labels
