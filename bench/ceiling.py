@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 import privlearn as pv
 from privlearn.core.schedules import Constant, Polynomial
-from privlearn.training import rules
+from privlearn.training import planning, rules
 from privlearn.transforms import ScatterRandom
 from privlearn.transforms.made_up_images import projected
 
@@ -147,11 +147,11 @@ def private(
 
     Without noise: the same clip, batches and learning rate.
     """
-    size, epochs = len(train[0]), rules.epochs(epsilon)
+    size, epochs = len(train[0]), planning.epochs(epsilon)
     plan = pv.Plan(
-        pv.Poisson(rules.batch_size(size) / size),
+        pv.Poisson(planning.batch_size(size) / size),
         epochs,
-        clip=pv.Flat(rules.CLIP_NORM),
+        clip=pv.Flat(planning.CLIP_NORM),
         examples=size,
     )
     plan = plan.calibrate(epsilon=epsilon, delta=DELTA)

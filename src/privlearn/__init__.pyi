@@ -42,6 +42,7 @@ from privlearn.publishing.verify import verify as verify
 from privlearn.runs.compute import ComputeConfig as ComputeConfig
 from privlearn.runs.result import Result as Result
 from privlearn.training.dpsgd import dpsgd as dpsgd
+from privlearn.training.privacy_config import PrivacyConfig as PrivacyConfig
 from privlearn.training.run import Run as Run
 
 mac = _dpmac

@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 from torch import Tensor, nn, optim
 
 from privlearn._checks import checked
-from privlearn.core.accounting.guarantee import Adjacency, hollow
+from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.clipping.clips import Clip, Flat
 from privlearn.core.clipping.losses import of_model
-from privlearn.core.mechanisms import matrices
-from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import Plan
-from privlearn.core.sampling import Sampler, named
-from privlearn.core.schedules import Constant, NoiseSchedule, Schedule
-from privlearn.core.solving import with_least_noise
+from privlearn.core.rows import Rows
+from privlearn.core.schedules import Constant, Schedule
 from privlearn.core.streams import Streams
 from privlearn.data.torch_rows import resampled
 from privlearn.errors import BadInput, warn
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
-from privlearn.training import best_sampling
+from privlearn.training.planning import plan_of
+from privlearn.training.privacy_config import PrivacyArguments, PrivacyConfig
 from privlearn.training.run import Run
 
+_TARGET = ("epochs", "epsilon", "delta", "max_grad_norm")
 
-class LoopSettings(ComputeArguments, total=False):
-    """What `make_private` may be given beside a target, beyond `runs.compute.ComputeConfig`.
+
+class LoopSettings(PrivacyArguments, ComputeArguments, total=False):
+    """What `make_private` may be given beside a target: the fields of `pv.PrivacyConfig`, those of
+    `pv.ComputeConfig`, and these.
 
     Keys:
-        plan: a `pv.Plan`, in place of all that it says: `epochs`, the target or the noise, clip,
-            sampling, neighbours. `delta` then says where `spent` and `publish` state epsilon.
-        rho: a target in zero-concentrated DP, in place of epsilon and delta.
-        noise_multiplier: the noise itself, in place of a target.
-        examples: the declared public number of examples; by default that of the data, which is then
-            published.
-        adjacency: `add_remove` (which needs `examples`), `zero_out` or `replace_one`.
-        group_size: the declared most examples of one person, protected together.
-        sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's
-            batch size expected. `best`: of those priced for the same neighbours, with any mechanism
-            where none is given, what leaves the least noise in the weights. Noise that is
-            correlated is tried for torch's SGD, in one process.
-        schedule: of the noise over the epochs; with a target its shape.
-        mechanism: `independent` noise, or noise that is correlated over steps:
-            `banded:bands=8,momentum=0.9` or `mechanisms.Banded(8)`, with `cyclic-partition`,
-            `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or `blt:buffers=2`, with `fixed`
-            sampling.
-        clip: in place of `max_grad_norm`, a clip such as `pv.clipping.PerLayer(1.0)`.
+        plan: a `pv.Plan`, in place of all that it says: the fields of `pv.PrivacyConfig`. `delta`
+            then says where `spent` and `publish` state epsilon.
+        groups: a person's id for each row: examples are then persons, of each of whom
+            `rows_per_person` rows are used.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.
@@ -62,15 +48,7 @@ class LoopSettings(ComputeArguments, total=False):
     """
 
     plan: Plan | None
-    rho: float | None
-    noise_multiplier: float | None
-    examples: int | None
-    adjacency: Adjacency | str | None
-    group_size: int
-    sampling: Sampler | str | None
-    schedule: NoiseSchedule | None
-    mechanism: Correlation | str | None
-    clip: Clip | None
+    groups: Any
     loss: Callable[..., Tensor] | None
     ledger: Ledger | None
     streams: Streams | None
@@ -78,22 +56,9 @@ class LoopSettings(ComputeArguments, total=False):
     learning_rate_schedule: Schedule | None
 
 
-_TARGET = ("epochs", "epsilon", "delta", "max_grad_norm")
-_OWN = set(LoopSettings.__annotations__) - set(ComputeArguments.__annotations__)
-#: What a plan says.
-_PLANNED = (
-    "epsilon",
-    "max_grad_norm",
-    "rho",
-    "noise_multiplier",
-    "examples",
-    "adjacency",
-    "group_size",
-    "sampling",
-    "schedule",
-    "mechanism",
-    "clip",
-)
+_COMPUTED = set(ComputeArguments.__annotations__)
+_PRIVACY = set(PrivacyArguments.__annotations__)
+_OTHERS = set(LoopSettings.__annotations__) - _COMPUTED - _PRIVACY
 
 
 @checked
@@ -131,8 +96,10 @@ def make_private(
         epsilon: the target, with delta.
         delta: below one over the number of examples.
         max_grad_norm: the clipping norm of each example's gradient.
-        settings: see `LoopSettings`. How to compute: `config=pv.ComputeConfig(...)`, or its fields
-            by their names (`microbatch`, `precision`, `device`, ...).
+        settings: see `LoopSettings`. What decides the guarantee: `privacy=pv.PrivacyConfig(...)`,
+            or its fields by their names (`rho`, `adjacency`, `sampling`, `clip`, ...). How to
+            compute: `config=pv.ComputeConfig(...)`, or its fields by their names (`microbatch`,
+            `precision`, `device`, ...).
 
     Raises:
         BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: the model, the optimizer, the
@@ -146,20 +113,29 @@ def make_private(
     model = _unwrap(model)
     require_optimizer_of(optimizer, model)
     rows, batch_size = resampled(loader)
-    options: dict[str, Any] = {name: settings.get(name) for name in _OWN}
-    computed = {name: value for name, value in settings.items() if name not in _OWN}
-    config = ComputeConfig.of(computed, (*_TARGET, *sorted(_OWN)))
+    computed = {name: value for name, value in settings.items() if name not in _PRIVACY | _OTHERS}
+    config = ComputeConfig.of(computed, (*_TARGET, *sorted(_PRIVACY | _OTHERS)))
+    target: dict[str, Any] = {
+        "epochs": epochs,
+        "epsilon": epsilon,
+        "delta": delta,
+        "max_grad_norm": max_grad_norm,
+    }
+    arguments = {name: value for name, value in target.items() if value is not None}
+    arguments |= {
+        name: value for name, value in settings.items() if name in _PRIVACY and value is not None
+    }
+    options: dict[str, Any] = {name: settings.get(name) for name in _OTHERS}
+    if options["groups"] is not None:
+        rows.groups = options["groups"]  # type: ignore[attr-defined]
     plan = options["plan"]
     if plan is not None:
-        _require_planned(
-            plan, epochs, {**options, "epsilon": epsilon, "max_grad_norm": max_grad_norm}
-        )
-    elif epochs is None:
-        raise BadInput("epochs is missing: give the number of passes over the loader, or a plan=")
+        _require_planned(plan, arguments)
     else:
         correlated = _tries_correlated(optimizer, options["streams"], config)
-        target = epsilon, delta, max_grad_norm
-        plan = _plan(options, epochs, *target, batch_size, len(rows), correlated=correlated)
+        privacy = _privacy_of(arguments)
+        delta = privacy.delta if privacy.epsilon is not None else delta
+        plan = plan_of(privacy, _examples(rows), expected_batch=batch_size, correlated=correlated)
     loss = options["loss"]
     run = Run(
         plan,
@@ -176,10 +152,16 @@ def make_private(
     )
     run.task.losses_take_model = True
     if (plan.budget or run.ledger.budget) is None:
-        # of a target the session warns
+        # the session warns of a target
         for warning in hollow(None, delta, plan.examples or len(rows)):
             warn(warning)
     return run
+
+
+def _examples(rows: Rows) -> int:
+    """How many examples the rows are: persons, where it is known whose they are."""
+    groups = getattr(rows, "groups", None)
+    return len(rows) if groups is None else len(set(map(str, groups)))
 
 
 def _unwrap(model: Any) -> nn.Module:
@@ -198,18 +180,19 @@ def _unwrap(model: Any) -> nn.Module:
     return model
 
 
-def _require_planned(plan: Plan, epochs: int | None, arguments: Mapping[str, Any]) -> None:
+def _require_planned(plan: Plan, arguments: Mapping[str, Any]) -> None:
     """Refuse what a plan says already, and transforms in front of the model.
 
     Raises:
         BadInput: naming the argument.
     """
-    twice = next((name for name in _PLANNED if arguments[name] is not None), None)
+    twice = next((name for name in arguments if name not in ("delta", "epochs")), None)
     if twice is not None:
         raise BadInput(
             f"plan= and {twice}= are both given, and the plan says what {twice} says: leave one out"
         )
-    if epochs is not None and epochs != plan.epochs:
+    epochs = arguments.get("epochs", plan.epochs)
+    if epochs != plan.epochs:
         raise BadInput(f"epochs is {epochs}, and the plan has {plan.epochs}: leave epochs out")
     if plan.front:
         raise BadInput(
@@ -218,84 +201,28 @@ def _require_planned(plan: Plan, epochs: int | None, arguments: Mapping[str, Any
         )
 
 
-def _plan(
-    options: dict[str, Any],
-    epochs: int,
-    epsilon: float | None,
-    delta: float | None,
-    norm: float | None,
-    batch_size: int,
-    rows: int,
-    *,
-    correlated: bool,
-) -> Plan:
-    """The plan that the arguments of `make_private` describe; `correlated` says what `best`
-    tries.
+def _privacy_of(arguments: Mapping[str, Any]) -> PrivacyConfig:
+    """What decides the guarantee, by the arguments of `make_private`.
+
+    Raises:
+        BadInput: something is missing, given twice, or said by the loader.
     """
-    clip, noise, schedule = options["clip"], options["noise_multiplier"], options["schedule"]
-    if (clip is None) == (norm is None):
+    privacy = PrivacyConfig.of(arguments)
+    if privacy.epochs is None:
+        raise BadInput("epochs is missing: give the number of passes over the loader, or a plan=")
+    if privacy.batch_size is not None:
         raise BadInput(
-            "expected one of max_grad_norm=C, the clipping norm, and clip=, such as pv.Flat(1.0): "
-            "give one"
+            f"batch_size is {privacy.batch_size}, and the loader says how many examples a batch "
+            "has on average: leave batch_size out, or make the loader with it"
         )
-    targets = [
-        name
-        for name, value in (
-            ("epsilon", epsilon),
-            ("rho", options["rho"]),
-            ("noise_multiplier", noise),
-        )
-        if value
-    ]
-    if len(targets) != 1:
+    if privacy.clip_norm is None and isinstance(privacy.clip, str):
         raise BadInput(
-            f"{' and '.join(targets) or 'nothing'} says how much may be spent: expected one of "
-            "epsilon=E (with delta=D), rho=R, and the noise itself, noise_multiplier=S"
+            "nothing says to which norm gradients are clipped: give max_grad_norm=C, or clip=, "
+            "such as pv.Flat(1.0)"
         )
-    if noise is not None and schedule is not None:
-        raise BadInput(
-            "noise_multiplier and schedule= both say what the noise is: give one of them"
-        )
-    examples = options["examples"] or rows
-
-    def solve_noise(plan: Plan) -> Plan:
-        return (
-            plan
-            if noise is not None
-            else plan.calibrate(epsilon=epsilon, delta=delta, rho=options["rho"])
-        )
-
-    def plan_with(
-        sampling: Sampler | str, mechanism: Correlation | str | None, adjacency: Adjacency | None
-    ) -> Plan:
-        plan = Plan(
-            named(sampling, min(batch_size, examples), examples),
-            epochs=epochs,
-            schedule=schedule or (Constant() if noise is None else Constant(noise)),
-            clip=clip or Flat(norm or 0.0),
-            adjacency=adjacency,
-            examples=options["examples"],
-            group_size=options["group_size"] or 1,
-        )
-        correlations = _correlations(mechanism, chosen=noise is None)
-        return with_least_noise(
-            plan, correlations, solve_noise, examples, adjust=isinstance(sampling, str)
-        )
-
-    sampling = options["sampling"] or "poisson"
-    adjacency = None if options["adjacency"] is None else Adjacency.parse(options["adjacency"])
-    if sampling != best_sampling.BEST:
-        return plan_with(sampling, options["mechanism"], adjacency)
-    if noise is not None:
-        raise BadInput(best_sampling.NO_TARGET)
-    return best_sampling.least(
-        plan_with,
-        lambda plan: plan,
-        examples,
-        options["mechanism"],
-        adjacency,
-        correlated=correlated,
-    )
+    if "privacy" not in arguments and "epsilon" in arguments and "delta" not in arguments:
+        raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
+    return privacy
 
 
 def _tries_correlated(optimizer: Any, streams: Streams | None, config: ComputeConfig) -> bool:
@@ -304,19 +231,3 @@ def _tries_correlated(optimizer: Any, streams: Streams | None, config: ComputeCo
     """
     discrete = streams is not None and streams.noise.discrete
     return type(optimizer) is optim.SGD and not discrete and world_of(config).size == 1
-
-
-def _correlations(
-    mechanism: Correlation | str | None, *, chosen: bool
-) -> Sequence[Correlation | None]:
-    """What a mechanism leaves open: several numbers of bands, say, where the noise is solved
-    for.
-    """
-    correlations = matrices.choices(mechanism)
-    if len(correlations) > 1 and not chosen:
-        raise BadInput(
-            f"the mechanism {mechanism!r} leaves a number open, which is chosen where the noise is "
-            f"solved for: say {matrices.spec(correlations[-1])}, or give epsilon= in place of "
-            "noise_multiplier="
-        )
-    return correlations

@@ -20,7 +20,8 @@ from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.runs.front import Front
-from privlearn.training.rules import CLIP_NORM, batch_size, learning_rate
+from privlearn.training.planning import CLIP_NORM, batch_size
+from privlearn.training.rules import learning_rate
 from privlearn.training.train import train as train_by_rule
 from privlearn.transforms import feature_cache, read_features, usual
 from privlearn_studies.charts import CYCLE, Curve, Figure, Mark, Panel

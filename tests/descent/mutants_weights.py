@@ -19,10 +19,10 @@ MUTANTS = [
     Mutant(
         "weights are counted in the labels",
         train.settle_for,
-        "request = TrainRequest(",
+        "request = TrainRequest.of(",
         "choices = choices | ({'class_weights': tuple(1 / np.bincount(np.asarray(dataset.y), "
         "minlength=2).clip(1))} if choices.get('class_weights') == 'balanced' else {})\n    "
-        "request = TrainRequest(",
+        "request = TrainRequest.of(",
         ROWS,
     ),
     Mutant(

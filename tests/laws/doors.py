@@ -15,6 +15,7 @@ from privlearn.huggingface.trainer import Privacy
 from privlearn.loop import LoopSettings
 from privlearn.runs import compute
 from privlearn.training.choices import TrainRequest
+from privlearn.training.privacy_config import ALIASES
 from tests.laws.measure import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
@@ -33,7 +34,7 @@ def arguments(function: Callable[..., Any]) -> set[str]:
 def doors() -> dict[str, set[str]]:
     """The options of each entry point, by its name in the table."""
     computed = {"config", *compute.names()}
-    request = {field.name for field in fields(TrainRequest)}
+    request = {field.name for field in fields(TrainRequest)} | {"privacy", *ALIASES}
     return {
         # `--config` is a file of options.
         "command line": set(options_of("train")) - {"config"},

@@ -18,6 +18,7 @@ from privlearn.loop import LoopSettings
 from privlearn.runs import compute
 from privlearn.runs.given import RunArguments
 from privlearn.training.choices import TrainRequest
+from privlearn.training.privacy_config import NAMES
 from tests.laws.hostile_calls import (
     BOOST,
     CLASSES,
@@ -125,6 +126,14 @@ def accounting() -> dict[str, Call]:
             precision="float32",
             post_processing={"average": 0.5},
         ),
+        "PrivacyConfig": Call(
+            pv.PrivacyConfig,
+            more=list(NAMES),
+            epsilon=1.0,
+            epochs=2,
+            clip_norm=1.0,
+        ),
+        "PrivacyConfig.plan": Call(pv.PrivacyConfig(epsilon=1.0, epochs=2).plan, examples=24),
         "Guarantee": Call(
             pv.Guarantee,
             epsilon=1.0,

@@ -28,6 +28,7 @@ CANDIDATES = tuple(
 MADE: dict[str, Callable[[], Any]] = {
     "Budget": lambda: Budget(**TARGET),
     "ComputeConfig": lambda: pv.ComputeConfig(microbatch=8),
+    "PrivacyConfig": lambda: pv.PrivacyConfig(epsilon=1.0),
     "Dataset": lambda: pv.Dataset(*small_data(), classes=3, low=0.0, high=1.0),
     "Flat": lambda: pv.Flat(0.1),
     "Guarantee": lambda: settled().guarantee(1e-5),

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.errors import BadInput
-from privlearn.loop import _PLANNED as OF_A_PLAN
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.training.epoch_loader import EpochLoader, drawn_batch
+from privlearn.training.privacy_config import PrivacyArguments
 from tests.loop.checks import X, Y, gone_through, loader, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 
@@ -239,7 +239,7 @@ def check_a_run_compares_its_gradients_when_it_is_asked_to() -> None:
     assert not run.ledger.event.events
 
 
-#: What a plan says, each with a value that `make_private` takes without a plan.
+#: What a plan says, each with a value that is not the usual one.
 PLANNED: dict[str, Any] = {
     "epsilon": 3.0,
     "max_grad_norm": 1.0,
@@ -252,6 +252,11 @@ PLANNED: dict[str, Any] = {
     "schedule": pv.schedules.Exponential(k=0.1),
     "mechanism": "independent",
     "clip": pv.Flat(1.0),
+    "clip_norm": 1.0,
+    "rows_per_person": 2,
+    "solve": "epochs",
+    "batch_size": 10,
+    "privacy": pv.PrivacyConfig(epsilon=3.0),
 }
 
 
@@ -279,7 +284,7 @@ def check_a_loop_of_a_plan_is_the_plans() -> None:
     )
     assert torch.equal(trained, weights(result.model))
     assert run.ledger.event == result.ledger.event == plan.event()
-    assert set(PLANNED) == set(OF_A_PLAN)
+    assert set(PLANNED) == {"epsilon", "max_grad_norm", *PrivacyArguments.__annotations__}
     for name, value in PLANNED.items():
         said = must_raise(BadInput, lambda name=name, value=value: in_a_loop(**{name: value}))
         assert f"plan= and {name}= are both given" in str(said)

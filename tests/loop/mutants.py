@@ -9,7 +9,7 @@ from privlearn.core.clipping import model_check as check
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
-from privlearn.training import base_run, task
+from privlearn.training import base_run, planning, task
 from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
@@ -230,9 +230,9 @@ MUTANTS = [
     ),
     Mutant(
         "the mechanism is left out",
-        loop._plan,
-        "(plan, correlations,",
-        "(plan, [None],",
+        planning.solve,
+        "with_least_noise(plan, mechanisms,",
+        "with_least_noise(plan, [None],",
         "check_a_loop_may_correlate_its_noise",
     ),
     Mutant(

@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant(
         "a loop of a plan says other epochs",
         loop._require_planned,
-        "epochs is not None and epochs != plan.epochs",
+        "epochs != plan.epochs",
         "False",
         PLANS,
     ),

@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant(
         "the declared number of examples is not that of the facts",
         dispatch.train,
-        "facts_of(data, examples, front)",
-        "facts_of(data, 2 * (examples or 1), front)",
+        "facts_of(data, options.examples, front)",
+        "facts_of(data, 2 * (options.examples or 1), front)",
         SAME,
     ),
     Mutant(

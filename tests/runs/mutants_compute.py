@@ -16,8 +16,8 @@ MUTANTS = [
     Mutant(
         "fields by name are forgotten",
         train.settle_for,
-        "config=ComputeConfig.of(computed),",
-        "",
+        "ComputeConfig.of(computed)",
+        "ComputeConfig()",
         SAID,
     ),
     Mutant(

@@ -16,7 +16,7 @@ from privlearn.methods.pate import pate, trained
 from privlearn.methods.tuning import blocks, tune
 from privlearn.publishing import card
 from privlearn.runs import ranks
-from privlearn.training import choices, task, validation
+from privlearn.training import privacy_config, task, validation
 from privlearn.training import train as descent
 from privlearn_segmentation import start
 from tests.support.mutant import Mutant, suite_of
@@ -69,7 +69,7 @@ MUTANTS = [
     ),
     Mutant(
         "the command line finds out when a ledger is begun",
-        choices.TrainRequest.__post_init__,
+        privacy_config.PrivacyConfig.__post_init__,
         "raise BadInput(UNDECLARED)",
         "pass",
         NEEDED,
@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "train divides by the real number",
         descent.train,
-        "examples=examples,",
-        "examples=dataset.examples,",
+        '"examples": examples',
+        '"examples": dataset.examples',
         IN_PYTHON,
     ),
     Mutant(

@@ -130,7 +130,7 @@ def training_request(request: Request, **more: Any) -> TrainRequest:
     Raises:
         BadInput: choices that do not go together.
     """
-    return TrainRequest.of(named_options(request, **more))
+    return TrainRequest.of_options(named_options(request, **more))
 
 
 # Class statistics

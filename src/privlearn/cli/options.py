@@ -5,10 +5,9 @@ from the rows.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from privlearn._public import kinds
 from privlearn.cli.option import (
     BUDGET,
     TRAIN,
@@ -19,20 +18,14 @@ from privlearn.cli.option import (
     paid_budget,
     value_range,
 )
-from privlearn.core.clipping.clips import Clip
 from privlearn.errors import BadInput
 from privlearn.methods import BUILT_IN, METHODS
 from privlearn.methods.installed import find_method
 from privlearn.models.heads import HEADS
-from privlearn.runs import compute
+from privlearn.runs.compute import ComputeConfig, flags_of
 from privlearn.runs.post_processing import ROWS
-
-
-def _one_of(names: Iterable[str], default: str) -> str:
-    """The names of which an option takes one, as its help lists them."""
-    *first, last = [f"{name} (default)" if name == default else name for name in names]
-    return f"{', '.join(first)} or {last}"
-
+from privlearn.training import privacy_config
+from privlearn.training.privacy_config import PrivacyConfig
 
 #: The methods that have pages of their own here.
 DPSGD, DPMAC, PATE, FEATURES, BOOSTING = "dpsgd", "dpmac", "pate", "features", "boosting"
@@ -172,37 +165,44 @@ _DATA = group_of(
     part="data",
 )
 
+
+def _options_of(config: type, group: str) -> tuple[Option, ...]:
+    """The options that are fields of a configuration and stand under this heading."""
+    return tuple(
+        Option(
+            flag.name,
+            flag.metavar,
+            flag.help,
+            _reader(flag.read),
+            default,
+            candidate=flag.candidate,
+            choices=flag.choices,
+            argument=None if flag.name.replace("-", "_") == field else field,
+        )
+        for flag, field, default in flags_of(config, group)
+    )
+
+
+def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What reads a text as `read` does, and refuses it as the parser expects."""
+    if isinstance(read, type):
+        return read
+
+    def reads(text: str) -> Any:
+        try:
+            return read(text)
+        except BadInput as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reads
+
+
 _SPENT = group_of(
-    "what may be spent",
-    _BOTH,
-    Option("epsilon", "E", "target epsilon, everything included", float),
-    Option("rho", "R", "target rho (zCDP), in place of epsilon", float),
-    Option("delta", "D", "(default: 1e-5)", float, 1e-05),
-    Option(
-        "adjacency",
-        "A",
-        "add_remove (for dpsgd and dpmac with --examples), zero_out or replace_one (default: "
-        "the first of these that goes with the rest)",
-    ),
-    Option("examples", "N", "declared public number of examples", int),
-    Option(
-        "group-size",
-        "K",
-        "declared most examples of one person: protect all of them together (default: 1)",
-        int,
-        1,
-    ),
-    Option(
-        "rows-per-person",
-        "K",
-        "for data with person ids (groups): examples are persons, of whose rows K are used",
-        int,
-    ),
-    part="plan",
+    privacy_config.SPENT, _BOTH, *_options_of(PrivacyConfig, privacy_config.SPENT), part="plan"
 )
 
 _HOW = group_of(
-    "how it is spent",
+    privacy_config.HOW,
     _BOTH,
     Option(
         "task",
@@ -211,54 +211,7 @@ _HOW = group_of(
         "with declared bounds; docs/models.md)",
         choices=tuple(HEADS),
     ),
-    Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
-    Option(
-        "solve",
-        None,
-        "what meets the target: the noise (default), the epochs (default with "
-        "--noise-multiplier), the schedule's k, or the batch size",
-        choices=("noise", "rate", "epochs", "batch-size"),
-    ),
-    Option(
-        "sampling",
-        "NAME",
-        "poisson (default), truncated-poisson (with :maximum=700: rows of a batch), "
-        "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; or best: what leaves "
-        "the least noise, with any mechanism (budget compares them)",
-        str,
-        "poisson",
-        candidate=True,
-    ),
-    Option(
-        "mechanism",
-        "SPEC",
-        "independent noise (default), or correlated over steps: banded:bands=8 with "
-        "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with "
-        "fixed; each also with momentum=0.9. --sampling best tries all of them unless one is given",
-    ),
-    Option(
-        "batch-size", "B", "expected examples in a batch (default: by a rule)", int, candidate=True
-    ),
-    Option(
-        "epochs",
-        "N",
-        "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "
-        "about 1000 steps)",
-        int,
-        candidate=True,
-    ),
-    Option(
-        "schedule",
-        "SPEC",
-        "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 (each "
-        "with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs "
-        "--public or noise=",
-        str,
-        "constant",
-        candidate=True,
-    ),
-    Option("clip", "STYLE", _one_of(kinds(Clip), "flat"), str, "flat", candidate=True),
-    Option("clip-norm", "C", "(default: 0.1; 1 for tables; 0.3 for dpmac)", float, candidate=True),
+    *_options_of(PrivacyConfig, privacy_config.HOW),
     Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
     Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),
     Option(
@@ -678,36 +631,6 @@ def _without_data() -> tuple[Option, ...]:
     )
 
 
-def _compute_options(group: str) -> tuple[Option, ...]:
-    """The options of `runs.compute.ComputeConfig` that stand under this heading."""
-    return tuple(
-        Option(
-            flag.name,
-            flag.metavar,
-            flag.help,
-            _reader(flag.read),
-            default,
-            candidate=flag.candidate,
-            argument=None if flag.name == field else field,
-        )
-        for flag, field, default in compute.flags(group)
-    )
-
-
-def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """What reads a text as `read` does, and refuses it as the parser expects."""
-    if isinstance(read, type):
-        return read
-
-    def reads(text: str) -> Any:
-        try:
-            return read(text)
-        except BadInput as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return reads
-
-
 _RECORDED = (
     Option(
         "transcript",
@@ -744,7 +667,7 @@ _RUN = group_of(
         "processes, -1 for all processors; the result is the same (default: 1)",
         int,
     ),
-    *_compute_options("the run"),
+    *_options_of(ComputeConfig, "the run"),
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
@@ -868,7 +791,7 @@ def _descent() -> tuple[Option, ...]:
             Option(name, row.metavar, row.help, row.read, candidate=True)
             for name, row in ROWS.items()
         ),
-        *_compute_options("how it descends"),
+        *_options_of(ComputeConfig, "how it descends"),
         Option(
             "label-smoothing",
             "F",

@@ -26,6 +26,7 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.result import Result
 from privlearn.training import train as descent
 from privlearn.training.choices import TrainRequest
+from privlearn.training.privacy_config import by_field
 from privlearn.training.train import facts_of, require_task
 from privlearn.transforms.chain import read_features
 from privlearn.transforms.pca import components_of
@@ -50,7 +51,7 @@ def train(
     dataset: Dataset,
     *,
     epsilon: float | None = None,
-    delta: float = 1e-5,
+    delta: float | None = None,
     model: str = "linear",
     method: str = _DPSGD,
     examples: int | None = None,
@@ -75,7 +76,7 @@ def train(
         dataset: with declared classes, or bounds of the targets, and bounds of the rows if there
             are any.
         epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
-        delta: its other half; below one over the number of examples.
+        delta: its other half, by default 1e-5; below one over the number of examples.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
         method: `dpsgd`, `dpmac`, `pate`, `features` (class statistics) or `boosting`, or the name
             of one that an installed package brings.
@@ -91,14 +92,14 @@ def train(
             `pv.statistics.MetricsPlan`: both together meet the target. It is approved with the run,
             and then charged to `result.ledger`.
         choices: anything else that `privlearn train` lets one choose for the method, by its name.
-            For DP-SGD these are the fields of `training.choices.TrainRequest`: `features`,
-            `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
-            `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`,
-            `optimizer`, `learning_rate`, `task`, `class_weights`, `label_smoothing` and more; and
-            how it computes, by `config=pv.ComputeConfig(...)` or its fields by their names
-            (`microbatch`, `device`, `average`, ...). Features are chosen by rule in front of a
-            linear model. `pv.transforms.feature_cache` keeps them. PATE needs `public`, a data set
-            of inputs that are declared public.
+            What decides the guarantee: `privacy=pv.PrivacyConfig(...)`, or its fields by their
+            names (`epochs`, `batch_size`, `sampling`, `clip`, `max_grad_norm`, ...). How it
+            computes: `config=pv.ComputeConfig(...)`, or its fields by their names (`microbatch`,
+            `device`, `average`, ...). And for DP-SGD the other fields of
+            `training.choices.TrainRequest`: `features`, `normalise`, `pca`, `select`, `optimizer`,
+            `learning_rate`, `task`, `class_weights`, `label_smoothing` and more. Features are
+            chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
+            PATE needs `public`, a data set of inputs that are declared public.
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
@@ -113,9 +114,11 @@ def train(
             to nothing.
     """
     shared: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "examples": examples}
+    shared = {name: value for name, value in shared.items() if value is not None}
+    choices = by_field({**shared, **choices})
     watched = {"callbacks": callbacks, "checkpoint": checkpoint, "validation": validation}
     if method == _DPSGD:
-        arguments = {**shared, "model": model, **watched, **choices}
+        arguments = {"model": model, **watched, **choices}
         return descent.train(dataset, ledger=ledger, streams=streams, beside=beside, **arguments)
     row = find_method(method)
     watched = {name: value for name, value in watched.items() if value not in ((), None)}
@@ -124,7 +127,7 @@ def train(
     _require_taken(row, [*watched, *choices])
     streams = Streams.new() if streams is None else streams
     discrete = streams.noise.discrete
-    options = options_for(row, {**shared, **choices, "discrete": discrete, "model": model})
+    options = options_for(row, {**choices, "discrete": discrete, "model": model})
     _require_targets(row, dataset, options.task)
     if row.check is not None:
         row.check(options)
@@ -132,10 +135,10 @@ def train(
     data, front = _apply_features(options, dataset)
     assert row.settle is not None
     assert row.train is not None
-    plan = row.settle(options, facts_of(data, examples, front))
+    plan = row.settle(options, facts_of(data, options.examples, front))
     if plan.budget is None and (ledger is None or ledger.budget is None):
-        # of a target the session warns
-        for warning in hollow(None, delta, examples or data.examples):
+        # the session warns of a target
+        for warning in hollow(None, options.delta, options.examples or data.examples):
             warn(warning)
     if beside is not None:
         if options.noise_multiplier is not None:

@@ -34,10 +34,12 @@ class Flag:
 
     Attributes:
         name: without dashes.
-        metavar: what stands for the value in the help; None: a switch, with `read=bool`.
+        metavar: what stands for the value in the help; None: a switch, with `read=bool`, or
+            choices.
         help: a line of `privlearn train --help-all`.
         read: the value of a text.
         candidate: whether a candidate of `--tune` may set it.
+        choices: its values, if these are few.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Flag:
     help: str
     read: Callable[[str], Any] = str
     candidate: bool = False
+    choices: tuple[str, ...] | None = None
 
 
 def _declare(
@@ -288,11 +291,13 @@ def names() -> list[str]:
     ]
 
 
-def flags(group: str | None = None) -> Iterator[tuple[Flag, str, Any]]:
-    """Each flag with its field's name and default: those under one heading of the help, or all."""
-    for known in fields(ComputeConfig):
-        for flag in known.metadata["flags"]:
-            if group in (None, known.metadata["group"]):
+def flags_of(config: type, group: str) -> Iterator[tuple[Flag, str, Any]]:
+    """Each flag of a configuration under one heading of the help, with its field's name and
+    default.
+    """
+    for known in fields(config):
+        if known.metadata["group"] == group:
+            for flag in known.metadata["flags"]:
                 yield flag, known.name, known.default
 
 

@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn._checks import between, checked, count, one_of, positive
-from privlearn.core.accounting.budget import Budget
-from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.mechanisms.correlated import Correlation
-from privlearn.core.plan import UNDECLARED
-from privlearn.core.sampling import Sampler, require_priced
+from privlearn._checks import between, checked, one_of, positive
 from privlearn.errors import BadInput
 from privlearn.models.heads import HEADS
 from privlearn.runs.compute import ComputeConfig
+from privlearn.training.privacy_config import PrivacyConfig
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
@@ -82,42 +78,16 @@ _LARGEST_RATE = 3e38
 @checked
 @final
 @dataclass(frozen=True)
-class TrainRequest:
+class TrainRequest(PrivacyConfig):
     """What was chosen of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
+
+    What decides the guarantee are the fields of `PrivacyConfig`.
 
     Attributes:
         task: what is learned (`models.heads`): `classification`, or `regression` of numbers; None:
             as the data say.
-        epsilon: the target, for everything together; or `rho`, or the noise itself,
-            `noise_multiplier`.
-        delta: belongs to epsilon; below one over the number of examples.
-        rho: the target in zero-concentrated DP.
-        adjacency: `add_remove`, `zero_out` or `replace_one`.
-        examples: the declared public number of examples; None: that of the data, which is then
-            published.
-        group_size: the declared most examples of one person, protected together.
-        rows_per_person: where the data have person ids: examples are persons, of each of whom so
-            many rows are used.
-        noise_multiplier: the noise of the first epoch; with a target, training ends when that is
-            spent.
-        solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
-        sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many
-            rows of a batch are kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`,
-            `shuffle`, `fixed`, `full`; or `best`: of those priced for the same neighbours, with any
-            mechanism, what leaves the least noise. Or one of `pv.sampling`, which is taken as it
-            is.
-        mechanism: `independent` noise, or noise that is correlated over steps
-            (`mechanisms.correlated`): `banded:bands=8,momentum=0.9` with `cyclic-partition`,
-            `cyclic-poisson` or `fixed` sampling, `bisr:bands=8` or `blt:buffers=2` with `fixed`
-            sampling; or one of `pv.mechanisms`, `Banded(8)`. None: independent noise; with `best`
-            sampling any.
         discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train`
             its streams say so.
-        batch_size: expected examples in a batch.
-        epochs: how many, or at most.
-        schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).
-        clip: the name of a registered clip, such as `flat` or `layer`.
-        clip_norm: the clipping norm.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
         features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function`
             or a folder of them; or `pca:60`, the same as `pca=60`.
@@ -150,23 +120,7 @@ class TrainRequest:
         BadInput: choices out of range, or that do not go together.
     """
 
-    epsilon: float | None = None
-    delta: float = 1e-5
-    rho: float | None = None
-    adjacency: Adjacency | str | None = None
-    examples: int | None = None
-    group_size: int = 1
-    rows_per_person: int | None = None
-    noise_multiplier: float | None = None
-    solve: str | None = None
-    sampling: Sampler | str = "poisson"
-    mechanism: Correlation | str | None = None
     discrete: bool = False
-    batch_size: int | None = None
-    epochs: int | None = None
-    schedule: str = "constant"
-    clip: str = "flat"
-    clip_norm: float | None = None
     model: str = "linear"
     features: str | None = None
     normalise: str | None = None
@@ -189,6 +143,7 @@ class TrainRequest:
     config: ComputeConfig = field(default_factory=ComputeConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.task is not None:
             one_of("task", self.task, HEADS)
             for name in HEADS[self.task].unsuited:
@@ -228,8 +183,6 @@ class TrainRequest:
                         f"{name} is for select=M, and for a classifier from noisy statistics: "
                         "leave it out, or add select=M"
                     )
-        if self.examples is not None:
-            count("examples", self.examples)
         if self.learning_rate is not None:
             between(
                 "learning_rate", positive("learning_rate", self.learning_rate), 0.0, _LARGEST_RATE
@@ -238,12 +191,6 @@ class TrainRequest:
             between("momentum", self.momentum, 0.0, 1.0)
         if self.label_smoothing is not None:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
-        adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))
-        object.__setattr__(self, "adjacency", adjacency)
-        if adjacency is not None:
-            require_priced(self.sampling, adjacency)
-        if adjacency is Adjacency.ADD_REMOVE and self.examples is None:
-            raise BadInput(UNDECLARED)
 
     def _read_pca(self) -> None:
         """Read `features="pca:60"` as what it is, `pca=60`."""
@@ -257,7 +204,7 @@ class TrainRequest:
         object.__setattr__(self, "pca", components)
 
     @classmethod
-    def of(cls, options: Any) -> TrainRequest:
+    def of_options(cls, options: Any) -> TrainRequest:
         """The request that options describe, by name; those that are none of its fields are passed
         over.
 
@@ -266,23 +213,6 @@ class TrainRequest:
         """
         names = [field.name for field in fields(cls) if hasattr(options, field.name)]
         return cls(**{name: getattr(options, name) for name in names})
-
-    @property
-    def target(self) -> Budget | None:
-        """What may be spent; None where the noise itself is given.
-
-        Raises:
-            BadInput: nothing says how much may be spent.
-        """
-        if self.epsilon is not None or self.rho is not None:
-            return Budget(self.epsilon, self.delta, self.rho, self.group_size)
-        if self.noise_multiplier is None:
-            raise BadInput(
-                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, "
-                "or the noise itself with noise_multiplier=S"
-            )
-        Budget(epsilon=1.0, delta=self.delta)
-        return None
 
 
 def weights_of(

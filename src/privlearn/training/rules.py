@@ -13,32 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from privlearn._checks import between, count, positive, probability
-from privlearn.core import sampling, schedules, solving
+from privlearn._checks import positive, probability
+from privlearn.core import schedules
 from privlearn.core.accounting import zcdp
-from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.clipping import clips
 from privlearn.core.mechanisms import matrices
-from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import Plan
 from privlearn.core.temperature import SHARE, Temperature
 from privlearn.core.transform import shape_after
 from privlearn.errors import BadInput
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.runs import post_processing
-from privlearn.training import best_sampling, centring
+from privlearn.training import best_sampling, centring, planning
 from privlearn.training.choices import Facts, TrainRequest, weights_of
+from privlearn.training.planning import CLIP_NORM, settle_best, solve
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
 from privlearn.transforms.specs import Centre, RowNorm, usual
-
-# where nothing else says how many, and where the target is so large that there is little noise
-EPOCHS = 30
-_EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
-#: Clipping norm. Small, so that nearly every gradient is clipped: the rate then works at any scale
-#: of the loss.
-CLIP_NORM = 0.1
 
 #: Built-in networks whose scores come from a last linear layer.
 _CLASSIFIERS = ("linear", "mlp", "cnn")
@@ -196,7 +187,7 @@ class Settled:
         yield (
             "clipping",
             f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}",
-            chosen.clip_norm is not None,
+            chosen.clip_norm is not None or not isinstance(chosen.clip, str),
             why,
         )
         noise = noise_text(plan)
@@ -285,11 +276,22 @@ class Settled:
 def settle(request: TrainRequest, facts: Facts) -> Settled:
     """Decide everything that was not given, from public numbers alone.
 
+    Noise is compared as the weights of SGD hold it, where sampling is `best`; with another
+    optimizer, and on a grid, it stays independent.
+
     Raises:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     if request.sampling == best_sampling.BEST:
-        return _settle_best(request, facts)
+        best = settle_best(
+            request,
+            lambda chosen: settle(chosen, facts),
+            lambda settled: settled.plan,
+            facts.examples,
+            correlated=request.optimizer in (None, "SGD") and not request.discrete,
+        )
+        chosen = replace(best.request, sampling=best_sampling.BEST, mechanism=request.mechanism)
+        return replace(best, request=chosen)
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     releases = (
@@ -300,81 +302,12 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     plan = replace(
         plan, front=(*facts.front, *releases, *plan.front), temperature=_temperature(request)
     )
-    target = request.target
-    if target is None and plan.reacts:
-        raise BadInput(
-            "a validation schedule runs within a limit that is set beforehand: give epsilon=E "
-            "(with delta=D) or rho=R"
-        )
-
-    def solve_noise(plan: Plan) -> Plan:
-        return plan if target is None else _solve(request, plan, facts.examples)
-
-    mechanisms = matrices.choices(request.mechanism)
-    if request.discrete and mechanisms != [None]:
-        raise BadInput(
-            "correlated noise is not a whole number of grid steps: leave out discrete noise, or "
-            "the mechanism"
-        )
-    if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
-        raise BadInput(
-            f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the "
-            f"noise is solved for: say {matrices.spec(mechanisms[-1])}, or leave out "
-            "noise_multiplier="
-        )
-    free = isinstance(request.sampling, str)  # a sampler that is given stays as it is
-    return Settled(
-        request,
-        facts,
-        solving.with_least_noise(plan, mechanisms, solve_noise, facts.examples, adjust=free),
-    )
-
-
-def _settle_best(request: TrainRequest, facts: Facts) -> Settled:
-    """The request with the best sampler and mechanism of those that are priced for the same
-    neighbours.
-
-    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays
-    independent.
-
-    Args:
-        request: with `sampling="best"`.
-        facts: what it is settled by.
-
-    Raises:
-        BadInput: no target that is met by the noise, or no sampler that goes with the request.
-    """
-    if (
-        request.target is None
-        or request.solve not in (None, "noise")
-        or request.noise_multiplier is not None
-    ):
-        raise BadInput(best_sampling.NO_TARGET)
-
-    def settle_with(
-        name: str, mechanism: Correlation | str, neighbours: Adjacency | None
-    ) -> Settled:
-        return settle(
-            replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours), facts
-        )
-
-    adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
-    best = best_sampling.least(
-        settle_with,
-        lambda settled: settled.plan,
-        facts.examples,
-        request.mechanism,
-        adjacency,
-        correlated=request.optimizer in (None, "SGD") and not request.discrete,
-    )
-    return replace(
-        best,
-        request=replace(best.request, sampling=best_sampling.BEST, mechanism=request.mechanism),
-    )
+    plan = solve(request, plan, facts.examples, discrete=request.discrete)
+    return Settled(request, facts, plan)
 
 
 def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:
-    """The plan of a request before anything is solved for, or put in front of a PCA.
+    """The plan of a request before anything is solved for, with its PCA in front.
 
     Args:
         request: what was chosen.
@@ -384,73 +317,15 @@ def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) ->
     Raises:
         BadInput: numbers out of range.
     """
-    count("examples", examples)
-    if request.batch_size is not None and (
-        request.sampling == "full" or not isinstance(request.sampling, str)
-    ):
-        raise BadInput(
-            f"sampling={request.sampling!r} says itself how large batches are: leave out "
-            "batch_size="
-        )
     if request.pca is None and request.pca_noise is not None:
         raise BadInput(
             "pca_noise= is given without pca=: say how many components, for example pca=60"
         )
-    size = batch_size(examples) if request.batch_size is None else request.batch_size
+    plan = planning.draft(request, examples, clip_norm=clip_norm)
+    if request.pca is None:
+        return plan
     noise = PCA_NOISE if request.pca_noise is None else request.pca_noise
-    return Plan(
-        sampling=sampling.named(request.sampling, size, examples),
-        epochs=epochs(request.epsilon) if request.epochs is None else request.epochs,
-        schedule=_noise_schedule(request),
-        clip=clips.named(
-            request.clip, clip_norm if request.clip_norm is None else request.clip_norm
-        ),
-        adjacency=None if request.adjacency is None else Adjacency.parse(str(request.adjacency)),
-        examples=request.examples,
-        front=() if request.pca is None else (PrivatePCA(request.pca, noise),),
-        group_size=request.group_size,
-        rows_per_person=request.rows_per_person,
-    )
-
-
-def _noise_schedule(request: TrainRequest) -> schedules.NoiseSchedule:
-    schedule = schedules.parse(request.schedule, free_rate=_unknown(request) == "rate")
-    if request.noise_multiplier is None:
-        return schedule
-    sigma = between("the noise multiplier", request.noise_multiplier, 1e-6, 1e12)
-    if "start=" in request.schedule:
-        raise BadInput(
-            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is "
-            f"{sigma:g}: give one of the two"
-        )
-    return replace(schedule, start=sigma)  # type: ignore[type-var]
-
-
-def _unknown(request: TrainRequest) -> str:
-    """The one number that is solved for."""
-    return request.solve or ("noise" if request.noise_multiplier is None else "epochs")
-
-
-def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
-    """Settle the one number that the request leaves open."""
-    unknown, target = _unknown(request), request.target
-    assert target is not None
-    if (unknown == "noise") != (request.noise_multiplier is None):
-        advice = "leave out" if unknown == "noise" else "give"
-        raise BadInput(
-            f"to solve for the {unknown}, {advice} noise_multiplier=S: one number is solved for, "
-            "the rest given"
-        )
-    match unknown:
-        case "noise":
-            return plan.calibrate(epsilon=target.epsilon, delta=target.delta, rho=target.rho)
-        case "rate":
-            return plan.with_rate(target)
-        case "batch-size":
-            return plan.with_batch_size(target, examples)
-        case "epochs":
-            return plan.within(target, request.epochs)
-    raise BadInput(f"solve is {unknown!r}: expected noise, rate, epochs or batch-size")
+    return replace(plan, front=(PrivatePCA(request.pca, noise),))
 
 
 def usual_features(request: TrainRequest, facts: Facts) -> str | None:
@@ -595,20 +470,6 @@ def _why_features(spec: str) -> str:
         "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""
     )
     return f"images: a linear model learns best from them{fewer}"
-
-
-def batch_size(examples: int) -> int:
-    """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat
-    around it.
-    """
-    return min(examples, max(256, round(examples / 15)))
-
-
-def epochs(epsilon: float | None) -> int:
-    """30, and 60 where the target is above epsilon 4: with little noise more steps are worth
-    theirs.
-    """
-    return EPOCHS if epsilon is None or epsilon <= _LITTLE_NOISE else _EPOCHS_WITH_LITTLE_NOISE
 
 
 def learning_rate(

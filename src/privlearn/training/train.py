@@ -33,6 +33,7 @@ from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.training.choices import Facts, TrainRequest
 from privlearn.training.dpsgd import dpsgd
+from privlearn.training.privacy_config import ALIASES
 from privlearn.training.rules import Settled, settle, usual_features
 from privlearn.training.weighted import weighted
 from privlearn.transforms.chain import read_features
@@ -43,7 +44,7 @@ def train(
     dataset: Dataset,
     *,
     epsilon: float | None = None,
-    delta: float = 1e-5,
+    delta: float | None = None,
     model: str = "linear",
     examples: int | None = None,
     ledger: Ledger | None = None,
@@ -62,7 +63,8 @@ def train(
     Args:
         dataset, epsilon, delta, model, examples, ledger, streams: as of `pv.train`.
         callbacks, checkpoint, validation, beside: as of `pv.train`.
-        choices: the fields of `training.choices.TrainRequest` and of `pv.ComputeConfig`, by name.
+        choices: `privacy`, the fields of `training.choices.TrainRequest` and those of
+            `pv.ComputeConfig`, by name.
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
@@ -80,18 +82,18 @@ def train(
             "of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
+    shared = {"epsilon": epsilon, "delta": delta, "examples": examples}
     settled, dataset = settle_for(
         dataset,
         discrete=streams is not None and streams.noise.discrete,
-        epsilon=epsilon,
-        delta=delta,
         model=model,
-        examples=examples,
+        **{name: value for name, value in shared.items() if value is not None},
         **choices,
     )
     if settled.plan.budget is None and (ledger is None or ledger.budget is None):
-        # of a target the session warns
-        for warning in hollow(None, delta, examples or dataset.examples):
+        # the session warns of a target
+        request = settled.request
+        for warning in hollow(None, request.delta, request.examples or dataset.examples):
             warn(warning)
     if beside is not None:
         settled = with_room_for(settled, beside)
@@ -141,7 +143,8 @@ def settle_for(
     """
     _require_known(choices)
     computed = {name: choices.pop(name) for name in ("config", *compute.names()) if name in choices}
-    request = TrainRequest(config=ComputeConfig.of(computed), discrete=discrete, **choices)
+    config = ComputeConfig.of(computed)
+    request = TrainRequest.of({**choices, "config": config, "discrete": discrete})
     features = request.features
     if features is None:
         features = usual_features(request, facts_of(dataset, request.examples)) or "raw"
@@ -176,6 +179,8 @@ _NOT_GIVEN = ("discrete",)
 def _require_known(choices: Iterable[str]) -> None:
     known = [
         *(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN),
+        "privacy",
+        *ALIASES,
         *compute.names(),
     ]
     unknown = next((name for name in choices if name not in known), None)

@@ -61,7 +61,9 @@ def train_layers(
     if classes is None:
         raise BadInput("dpmac learns classes, and these data have none: declare classes=K")
     public = tuple(transform for transform in plan.front if isinstance(transform, PublicTransform))
-    settled = Settled(TrainRequest.of(options), facts_of(data, options.examples, public), plan)
+    settled = Settled(
+        TrainRequest.of_options(options), facts_of(data, options.examples, public), plan
+    )
     kind = optimizer_kind(options.optimizer or "Adam")
     if kind is torch.optim.SGD and options.learning_rate is None:
         raise BadInput(

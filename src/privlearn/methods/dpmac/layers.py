@@ -27,7 +27,7 @@ def require_combinable(options: Any) -> None:
         raise BadInput(
             "z_rate is that of Adam's steps on the coordinates: add z_steps=30, or leave it out"
         )
-    TrainRequest.of(options)
+    TrainRequest.of_options(options)
 
 
 def decide_layers(options: Any, facts: Facts) -> Settled:
@@ -45,7 +45,7 @@ def decide_layers(options: Any, facts: Facts) -> Settled:
     if size is None and options.sampling != "full":
         size = min(examples, max(_LEAST_BATCH, round(examples / _BATCHES)))
     mechanism = options.mechanism or INDEPENDENT  # correlated noise is for a norm that stays
-    asked = TrainRequest.of(options)
+    asked = TrainRequest.of_options(options)
     chosen = replace(asked, batch_size=size, temperature=0.0, mechanism=mechanism)
     settled = rules.settle(chosen, facts)
     threshold = _THRESHOLD if options.clip_norm is None else options.clip_norm
