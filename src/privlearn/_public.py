@@ -195,8 +195,8 @@ def from_json(data: Any, *, _depth: int = 0) -> Any:
         import_module(_HOMES[kind])
     if not isinstance(kind, str) or kind not in _KINDS:
         raise BadInput(
-            f"a plan holds a {printable(kind)[:40]!r}, which this privlearn does not know: use a "
-            "matching one"
+            f"a plan holds a {printable(kind)[:40]!r}, which this version of privlearn does not "
+            "have: install the version, or the package, that wrote it"
         )
     cls = _KINDS[kind]
     expected = {part.name for part in fields(cls)}

@@ -258,9 +258,9 @@ def check_an_epsilon_that_is_a_little_larger_is_true() -> None:
     }
 
     epochs = [Partitioned(4, Gaussian(noise)) for noise in (2.0, 1.9)]
-    more = certificate.may_state_more(compose(epochs))
+    more = certificate.margin_of_older_prices(compose(epochs))
     alone = [epochs[0], Repeated(epochs[0], 9), compose([Gaussian(2.0), Gaussian(1.9), epochs[0]])]
-    assert not any(map(certificate.may_state_more, alone)), (
+    assert not any(map(certificate.margin_of_older_prices, alone)), (
         "only several partitions were priced otherwise"
     )
 

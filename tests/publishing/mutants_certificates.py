@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "a thousandth more than events give passes",
-        certificate.may_state_more,
+        certificate.margin_of_older_prices,
         "max(more) if len(more) > 1 else 0.0",
         "1.01e-3",
         COMPARED,

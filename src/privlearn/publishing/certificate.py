@@ -271,7 +271,7 @@ def contradictions(
         price = accountant.guarantee(
             described, claimed.adjacency, claimed.delta, claimed.group_size
         )
-        same = _matches(said, price, may_state_more(described))
+        same = _matches(said, price, margin_of_older_prices(described))
         problems = (
             [] if same else ["the certificate states another price of its run than its plan gives"]
         )
@@ -371,9 +371,9 @@ def figures(runs: str, own: Guarantee) -> dict[str, Any]:
     return {"runs": runs, "run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
 
 
-def may_state_more(event: Event) -> float:
-    """By how much more than its price may be stated of an event, relatively: earlier versions'
-    prices stay true.
+def margin_of_older_prices(event: Event) -> float:
+    """The relative margin by which a certificate may state more than the events cost: earlier
+    versions computed larger prices, and these stay true.
     """
     more = [leaf.stated_before for leaf in tally(event) if leaf.stated_before]
     return max(more) if len(more) > 1 else 0.0

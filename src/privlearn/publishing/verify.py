@@ -23,7 +23,7 @@ from privlearn.publishing.certificate import (
     contradictions,
     header,
     large_delta,
-    may_state_more,
+    margin_of_older_prices,
     page_head,
     parse,
     read_plan,
@@ -44,7 +44,8 @@ class Verification(Described):
     """What `verify` found. `ok` is whether the folder agrees with its certificate.
 
     Attributes:
-        ok: no problems were found.
+        ok: no problems were found. Without the publisher's key that says nothing of who wrote the
+            folder: anyone can write one that agrees with its own certificate.
         epsilon: recomputed from the events; None if that was impossible.
         delta: as stated.
         adjacency: as stated.
@@ -120,7 +121,7 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     try:
         event = from_json(certificate["events"])
         guarantee = _recompute(event, claim)
-        problems += _contradictions(guarantee, claim, may_state_more(event))
+        problems += _contradictions(guarantee, claim, margin_of_older_prices(event))
         problems += _card_contradictions(contents, claim, signed_by)
         problems += _of_the_plan(certificate, event, guarantee) + _other_features(
             contents, certificate

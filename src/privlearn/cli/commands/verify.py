@@ -36,8 +36,8 @@ def run(request: Request) -> int:
                 f"{readable(checked.run_epsilon)}."
             )
         out.print(
-            "This proves the arithmetic and the files. That this was the run is the publisher's "
-            "word."
+            "This proves the arithmetic, and that the files are those of the certificate. That "
+            "this was the run is the publisher's word."
         )
         out.print(_who(checked, request.key))
     else:
