@@ -71,6 +71,8 @@ def test_all_options_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None
         ("train --data digits --epsilon 3 --batchsize=9 --out x", "Did you mean --batch-size?"),
         ("budget --example 3", "Did you mean --examples?"),
         ("verify x --kye k", "Did you mean --key?"),
+        ("train --data digits --lr 0.1 --out x", "Did you mean --learning-rate?"),
+        ("train --data digits --microbatch none --out x", "--help-all"),
     ],
 )
 def test_a_mistyped_name_gets_the_nearest_one(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.errors import NotPerExample, SampleReused
+from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.result import Diagnostics
 from privlearn.training.rules import learning_rate
 from tests.support.nets import cross_entropy, small_data, small_net
@@ -153,3 +153,37 @@ def saved_after_an_empty_epoch() -> dict[str, Any]:
     own.begin(3, 0.1)
     own.end_epoch()
     return own.state_dict()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_train_takes_a_network_or_a_function_that_makes_one(made: bool, tmp_path: Path) -> None:
+    x, y = small_data()
+    data = pv.Dataset(x.numpy(), y.numpy(), classes=3, low=0.0, high=1.0)
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    settings: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-3, "epochs": 2, "features": "raw"}
+    result = pv.train(data, model=(lambda shape: net) if made else net, **settings)
+    assert next(iter(net.parameters())) is next(iter(result.model[-1].parameters()))
+    pv.publish(result, tmp_path / "model")
+    loaded = pv.load_model(tmp_path / "model", net)
+    assert torch.equal(loaded(x.float()), result.model(x.float()))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (3, "model is 3: expected a text, a torch.nn.Module or a function"),
+        (nn.Linear, "model is a class: expected a text"),
+        (nn.Linear(5, 2), r"model Linear turns 2 rows into shape \(2, 2\): expected \(2, 3\)"),
+        (lambda shape: "net", "returned a str: expected a torch.nn.Module"),
+    ],
+)
+def test_train_refuses_other_networks(model: Any, message: str) -> None:
+    x, y = small_data()
+    data = pv.Dataset(x.numpy(), y.numpy(), classes=3, low=0.0, high=1.0)
+    with pytest.raises(BadInput, match=message):
+        pv.train(data, model=model, epsilon=3.0, delta=1e-3, epochs=2, features="raw")
+
+
+def test_a_run_without_steps_is_not_published(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no step was taken"):
+        run().publish(tmp_path / "model")

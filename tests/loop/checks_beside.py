@@ -205,6 +205,7 @@ def check_published_weights_that_are_trained_further_are_warned_of() -> None:
             loop.step(batch, loss)
         loop.publish(place / "model")
         assert warned(lambda: run(made())) == ""
+        optimizers._LOADED.clear()  # as in another process
         loaded = pv.load_model(place / "model", model=made())
         copied = made()
         copied.load_state_dict(loaded[-1].state_dict())
@@ -214,6 +215,28 @@ def check_published_weights_that_are_trained_further_are_warned_of() -> None:
             )
             assert warned(lambda model=model: run(copy.deepcopy(model), ledger=limit)) == ""
         assert warned(lambda: run(made())) == ""
+
+
+@check
+def check_copies_of_trained_weights_are_warned_of() -> None:
+    """A copy of what a run trained, unless the ledger holds that run. Fresh weights are not."""
+
+    def run(model: nn.Module, **options: Any) -> pv.Run:
+        loop = private(model.train(), epochs=1, streams=None, **options)
+        for batch in loop.batches():
+            loop.step(batch, loss)
+        loop.result()
+        return loop
+
+    with mock.patch.object(optimizers, "_LOADED", set[bytes]()):
+        limit = pv.Ledger(pv.Budget(30.0, 1e-5))
+        trained = run(network(), ledger=limit).model
+        copied = network()
+        copied.load_state_dict(trained.state_dict())
+        for model in (copied, copy.deepcopy(trained)):
+            assert "or of an earlier run" in warned(lambda model=model: run(copy.deepcopy(model)))
+            assert warned(lambda model=model: run(copy.deepcopy(model), ledger=limit)) == ""
+        assert warned(lambda: run(network())) == ""
 
 
 def interrupted(

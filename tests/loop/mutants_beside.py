@@ -6,7 +6,7 @@ from privlearn.core import streams
 from privlearn.core.mechanisms import release
 from privlearn.publishing import model, publish
 from privlearn.runs import checkpoint, optimizers, repeats, result, session
-from privlearn.training import after_training
+from privlearn.training import after_training, run
 from tests.support.mutant import Mutant, suite_of
 
 OWN, TAKEN = (
@@ -123,9 +123,16 @@ MUTANTS = [
     Mutant(
         "a loaded model is not remembered",
         model.load_model,
-        "remember_loaded(loaded.parameters())",
+        "remember_released(loaded.parameters())",
         "pass",
         LOADED,
+    ),
+    Mutant(
+        "what a run trained is not remembered",
+        run.Run._outcome,
+        "remember_released(task.parameters)",
+        "pass",
+        "check_copies_of_trained_weights_are_warned_of",
     ),
     Mutant(
         "copies of published weights are not recognised",
@@ -136,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "fresh norms are taken for published ones",
-        optimizers.remember_loaded,
+        optimizers.remember_released,
         " and bool((weight != weight.reshape(-1)[0]).any())",
         "",
         LOADED,

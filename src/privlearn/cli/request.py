@@ -128,7 +128,8 @@ class _Parser(argparse.ArgumentParser):
     """Raises `BadInput` where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message}. See `{self.prog} --help`")
+        every = "-all" if self.prog.split()[-1] in USUAL else ""
+        raise BadInput(f"{message}. See `{self.prog} --help{every}`")
 
 
 class _Version(argparse.Action):
@@ -195,11 +196,7 @@ def _require_known(argv: Sequence[str]) -> None:
             f"there is no command {command[:40]!r}.{_nearest(command, COMMANDS)} See `privlearn "
             "--help`"
         )
-    known = [
-        *(option.name for option in options_of(command).values() if option.flag),
-        "help",
-        "help-all",
-    ]
+    known = [*_flags(command), "help", "help-all"]
     for part in rest:
         name = part.partition("=")[0].removeprefix("--")
         if part.startswith("--") and name not in known:
@@ -209,12 +206,27 @@ def _require_known(argv: Sequence[str]) -> None:
             )
 
 
+def _flags(command: str) -> list[str]:
+    """The names of the options that a command takes."""
+    return [option.name for option in options_of(command).values() if option.flag]
+
+
 def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
-    """What to say of the name that is most like this one; nothing if none is."""
-    near = [candidate for candidate in known if candidate.startswith(name)] or get_close_matches(
-        name, known, n=1
+    """What to say of the name that is most like this one, or has these initials; nothing if none
+    is.
+    """
+    near = (
+        [candidate for candidate in known if _initials(candidate) == name]
+        or [candidate for candidate in known if candidate.startswith(name)]
+        or get_close_matches(name, known, n=1)
     )
     return f" Did you mean {dashes}{near[0]}?" if near else ""
+
+
+def _initials(name: str) -> str:
+    """`lr` of `learning-rate`; a single word has none."""
+    words = name.split("-")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
@@ -339,6 +351,11 @@ def _with_config(argv: list[str]) -> list[str]:
             continue
         if before[0] == "budget" and _is_for_training(name):
             continue
+        if before[0] in COMMANDS and name not in (known := _flags(before[0])):
+            raise BadInput(
+                f"{name[:40]!r} in {path} is not an option of {before[0]}."
+                f"{_nearest(name, known)} See `privlearn {before[0]} --help-all`"
+            )
         if value is True:
             arguments.append(f"--{name}")
         elif value is not False:

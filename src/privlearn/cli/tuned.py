@@ -126,7 +126,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
     for settled in every:
         request, plan = settled.request, settled.plan
         shape = shape_after(plan.front, tuple(x.shape[1:]))
-        networks.require_known(request.model)
+        networks.require_known(str(request.model))
         made_up = network_for(settled, data, Streams.new(0), shape)
         require_per_example(made_up, torch.zeros(1, *shape), explain=name_meeting)
         optimizer_of(settled)(made_up.parameters())

@@ -17,7 +17,7 @@ from privlearn.publishing.folder import ADAPTER, ADAPTER_CONFIG, ADAPTER_FILES, 
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.publish import publish
 from privlearn.publishing.verify import verify_contents
-from privlearn.runs.optimizers import remember_loaded
+from privlearn.runs.optimizers import remember_released
 from privlearn.runs.result import Result
 
 
@@ -123,7 +123,7 @@ def load_pretrained(
         raise BadInput(f"{where} holds {kind}: expected {expected}, and model is {str(model)[:60]}")
     from safetensors.torch import load
 
-    remember_loaded(load(folder.weights(contents)).values())
+    remember_released(load(folder.weights(contents)).values())
     with tempfile.TemporaryDirectory() as checked:
         for name in contents.names & set(contents.files):
             (Path(checked) / name).write_bytes(contents.files[name])

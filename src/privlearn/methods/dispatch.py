@@ -19,6 +19,7 @@ from privlearn.errors import BadInput, warn
 from privlearn.methods import METHODS, Method
 from privlearn.methods.installed import find_method
 from privlearn.models.heads import head_of
+from privlearn.models.networks import NetworkSpec
 from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint
@@ -52,7 +53,7 @@ def train(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
-    model: str = "linear",
+    model: NetworkSpec = "linear",
     method: str = _DPSGD,
     examples: int | None = None,
     ledger: Ledger | None = None,
@@ -77,7 +78,8 @@ def train(
             are any.
         epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
         delta: its other half, by default 1e-5; below one over the number of examples.
-        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
+        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`; or a network, which is
+            trained in place; or a function from the shape of one example to one.
         method: `dpsgd`, `dpmac`, `pate`, `features` (class statistics) or `boosting`, or the name
             of one that an installed package brings.
         examples: the declared public number of examples; None: that of the data, which is then

@@ -23,6 +23,10 @@ from privlearn._checks import require_fit
 from privlearn.core.clipping.model_check import require_shaped
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
+from privlearn.models.network_spec import name_of, require_spec
+
+#: A text such as `mlp:100`, a network, or a function from the shape of one example to one.
+NetworkSpec = str | nn.Module | Callable[[tuple[int, ...]], nn.Module]
 
 #: Hidden layers that a network by name has at most.
 _DEEPEST = 1000
@@ -33,14 +37,15 @@ _BOOSTED = ("boosted", "boosted-counts")
 
 
 def build(
-    spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator
+    spec: NetworkSpec, input_shape: Sequence[int], classes: int, rng: np.random.Generator
 ) -> nn.Module:
-    """Build the network that `spec` names, with initial weights drawn from `rng`.
+    """Build the network that `spec` names or makes, with initial weights drawn from `rng`.
 
     Args:
         spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or
             `unet:16,32,64` (channels, for maps of classes), or `package.module:function`, a factory
-            that is called with `input_shape=` and `classes=` and returns an nn.Module.
+            that is called with `input_shape=` and `classes=` and returns an nn.Module; or a
+            network itself; or a function from the shape of one example to one.
         input_shape: the shape of one example.
         classes: the number of outputs.
         rng: the initialisation stream.
@@ -48,25 +53,31 @@ def build(
     Raises:
         BadInput: a spec that cannot be read or does not fit the input.
     """
-    require_fit("spec", spec, str)
+    require_spec("spec", spec)
     require_fit("input_shape", input_shape, Sequence[int])
     if not hasattr(rng, "integers"):
         require_fit("rng", rng, np.random.Generator)
-    make = _builder(spec)
+    if isinstance(spec, nn.Module):
+        return spec
+    shape = tuple(input_shape)
+    called = f"(input_shape={shape}, classes={classes})" if isinstance(spec, str) else f"({shape})"
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
-            model = make(input_shape=tuple(input_shape), classes=classes)
+            if isinstance(spec, str):
+                model = _builder(spec)(input_shape=shape, classes=classes)
+            else:
+                model = spec(shape)
         except BadInput:
             raise
         except Exception as error:
             raise BadInput(
-                f"model {spec!r} failed: {type(error).__name__}: {first_line(error)}. A factory is "
-                f"called as f(input_shape={tuple(input_shape)}, classes={classes})"
+                f"model {name_of(spec)} failed: {type(error).__name__}: {first_line(error)}. A "
+                f"factory is called as f{called}"
             ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(
-            f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module"
+            f"model {name_of(spec)} returned a {type(model).__name__}: expected a torch.nn.Module"
         )
     require_shaped(model)
     return model

@@ -35,7 +35,7 @@ from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
-from privlearn.runs.optimizers import remember_loaded
+from privlearn.runs.optimizers import remember_released
 from privlearn.runs.result import Result
 
 #: How a network can be given: its name, itself, or a function from the shape of one (transformed)
@@ -557,5 +557,5 @@ def load_model(
         )
     network: Network = config["model"] if model is None else model
     loaded = rebuild(config, network, folder.weights(contents), features)
-    remember_loaded(loaded.parameters())
+    remember_released(loaded.parameters())
     return PublishedModel(loaded, config, verification)

@@ -199,6 +199,12 @@ class ComputeConfig:
 
     def __new__(cls, *values: Any, **named: Any) -> ComputeConfig:
         """An object without values yet: names that are no fields are refused first."""
+        row = next((name for name in named if name in post_processing.ROWS), None)
+        if row is not None:
+            raise BadInput(
+                f"{row} is what is done with released weights: write "
+                f"post_processing={{{row!r}: ...}}, or give {row}= beside the other arguments"
+            )
         _require_known(named, [known.name for known in fields(cls)])
         return object.__new__(cls)
 

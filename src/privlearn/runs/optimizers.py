@@ -166,10 +166,10 @@ class Descent:
             and any(_of_values(weight) in _LOADED for weight in self._parameters)
         ):
             warnings.warn(
-                "the weights are those of a published model, and the ledger holds no earlier run: "
-                "if that model was trained on these rows, too, the two runs add up, and neither "
-                "certificate says so. Give both one ledger, or begin from fresh weights; if its "
-                "rows were others, there is nothing to do",
+                "the weights are those of a published model, or of an earlier run, and the ledger "
+                "holds no earlier run: if that model was trained on these rows, too, the two runs "
+                "add up, and neither certificate says so. Give both one ledger, or begin from "
+                "fresh weights; if its rows were others, there is nothing to do",
                 PrivacyWarning,
                 stacklevel=4,
             )
@@ -296,8 +296,8 @@ _STEERED = (
 )
 #: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
-#: Digests of the parameters of published models that were loaded here, by which copies are
-#: recognised, too.
+#: Digests of the parameters of published models that were loaded here, and of those that runs
+#: ended with, by which copies are recognised, too.
 _LOADED: set[bytes] = set()
 #: Where an optimizer holds the private run that it serves.
 _RUN = "_privlearn_run"
@@ -308,9 +308,9 @@ def remember(parameters: Iterable[Tensor], ledger: Ledger) -> None:
     _TRAINED.update(dict.fromkeys(parameters, weakref.ref(ledger)))
 
 
-def remember_loaded(weights: Iterable[Tensor]) -> None:
-    """These were published: what trains them further, or a copy, is warned of where its ledger has
-    no earlier run.
+def remember_released(weights: Iterable[Tensor]) -> None:
+    """A private run released these: what trains them further, or a copy, is warned of where its
+    ledger has no earlier run.
     """
     # Of one value throughout are those of fresh layers, too: norms, biases.
     _LOADED.update(

@@ -268,7 +268,15 @@ class BaseRun(Described):
     def publish(self, out: str | Path, **options: Any) -> Path:
         """End the run and write the model with its certificate by `pv.publish`, whose other
         arguments are `options`.
+
+        Raises:
+            BadInput: no step was taken, or as `pv.publish`.
         """
+        if not self.steps_done:
+            raise BadInput(
+                "no step was taken, so there is nothing to publish: take steps first, for batch "
+                "in run.batches(): run.step(batch, loss)"
+            )
         import privlearn  # publishing knows runs, and not the other way round
 
         return privlearn.publish(self.result(), out, **{"delta": self._delta, **options})

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, final
 from privlearn._checks import between, checked, one_of, positive
 from privlearn.errors import BadInput
 from privlearn.models.heads import HEADS
+from privlearn.models.network_spec import require_spec
 from privlearn.runs.compute import ComputeConfig
 from privlearn.training.privacy_config import PrivacyConfig
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
     from privlearn.core.transform import PublicTransform
+    from privlearn.models.networks import NetworkSpec
 
 #: Weights that are one over the declared frequencies.
 BALANCED = "balanced"
@@ -88,7 +90,8 @@ class TrainRequest(PrivacyConfig):
             as the data say.
         discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train`
             its streams say so.
-        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
+        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`; or a network, which is
+            trained in place; or a function from the shape of one example to one.
         features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function`
             or a folder of them; or `pca:60`, the same as `pca=60`.
         normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the
@@ -121,7 +124,7 @@ class TrainRequest(PrivacyConfig):
     """
 
     discrete: bool = False
-    model: str = "linear"
+    model: NetworkSpec = "linear"
     features: str | None = None
     normalise: str | None = None
     pca: int | None = None
@@ -144,6 +147,7 @@ class TrainRequest(PrivacyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_spec("model", self.model)
         if self.task is not None:
             one_of("task", self.task, HEADS)
             for name in HEADS[self.task].unsuited:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import positive, probability
 from privlearn.core import schedules
@@ -22,6 +22,7 @@ from privlearn.core.temperature import SHARE, Temperature
 from privlearn.core.transform import shape_after
 from privlearn.errors import BadInput
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
+from privlearn.models.network_spec import kind_of, name_of, text_of
 from privlearn.runs import post_processing
 from privlearn.training import best_sampling, centring, planning
 from privlearn.training.choices import Facts, TrainRequest, weights_of
@@ -30,6 +31,9 @@ from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
 from privlearn.transforms.specs import Centre, RowNorm, usual
+
+if TYPE_CHECKING:
+    from privlearn.models.networks import NetworkSpec
 
 #: Built-in networks whose scores come from a last linear layer.
 _CLASSIFIERS = ("linear", "mlp", "cnn")
@@ -137,7 +141,8 @@ class Settled:
         chosen, spec = self.request, self.facts.features or "raw"
         yield "features", spec, chosen.features is not None, _why_features(spec)
         why = "noise grows with the number of weights: begin with the least"
-        yield "model", chosen.model, chosen.model != "linear", why
+        name = text_of(chosen.model) or name_of(chosen.model)
+        yield "model", name, name != "linear", why
         moments = any(isinstance(release, Moments) for release in self.plan.releases)
         if any(isinstance(transform, Centre) for transform in self.plan.front):
             yield (
@@ -332,7 +337,7 @@ def usual_features(request: TrainRequest, facts: Facts) -> str | None:
     """The spec of the public features that are usual in front of a linear model that nothing else
     precedes.
     """
-    plain = request.model == "linear" and request.normalise in (None, "none")
+    plain = kind_of(request.model) == "linear" and request.normalise in (None, "none")
     plain &= request.pca is None and request.select is None and facts.target_bounds is None
     signal = facts.examples * (request.epsilon or math.inf)
     return usual(facts.shape, facts.low, signal) if plain else None
@@ -388,9 +393,7 @@ def _temperature(request: TrainRequest) -> Temperature | None:
         share = probability("temperature", request.temperature, open_top=True)
         return Temperature(_noise_for(request, share, "temperature"))
     usual = (
-        request.model.partition(":")[0] in _CLASSIFIERS
-        and request.target
-        and request.class_weights is None
+        kind_of(request.model) in _CLASSIFIERS and request.target and request.class_weights is None
     )
     usual = usual and HEADS[request.task or CLASSIFICATION].tempered
     # a noise that is given stays
@@ -476,7 +479,7 @@ def learning_rate(
     optimizer: str,
     plan: Plan,
     examples: int,
-    model: str,
+    model: NetworkSpec,
     initial_norm: float,
     row_norm: float | None = None,
 ) -> float:
@@ -513,5 +516,5 @@ def learning_rate(
     if model == "linear" and row_norm is not None:
         gathered = GATHERED_IN_SCORES / row_norm
     step = gathered * plan.sampling.expected_batch_size(examples) / walk
-    limit = math.inf if model.partition(":")[0] in ("linear", "mlp") else initial_norm
+    limit = math.inf if kind_of(model) in ("linear", "mlp") else initial_norm
     return min(step, limit) / plan.clip.clip_norm

@@ -24,7 +24,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import ComputeArguments, Given, OptimizerFactory
-from privlearn.runs.optimizers import Descent
+from privlearn.runs.optimizers import Descent, remember_released
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.training.after_training import AfterTraining
@@ -165,6 +165,8 @@ class Run(BaseRun):
     def _outcome(self) -> Result:
         session, task = self.session, self.task
         self._after.end()
+        if self.steps_done:
+            remember_released(task.parameters)
         return Result(
             model=task.model(),
             ledger=session.ledger,

@@ -23,8 +23,10 @@ from privlearn.core.clipping.losses import Loss
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, warn
+from privlearn.errors import BadInput, first_line, warn
 from privlearn.models import heads, networks
+from privlearn.models.network_spec import name_of, text_of
+from privlearn.models.networks import NetworkSpec
 from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint, streams_for
@@ -45,7 +47,7 @@ def train(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
-    model: str = "linear",
+    model: NetworkSpec = "linear",
     examples: int | None = None,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
@@ -271,7 +273,7 @@ def fit(
         model=nn.Sequential(*front, head.published(trained)).eval(),
         facts=result.facts | head_facts,
         architecture=result.architecture | head_facts,
-        model_spec=request.model,
+        model_spec=text_of(request.model),
         classes=head.classes,
     )
 
@@ -293,7 +295,11 @@ def network_for(
 
 
 def network(
-    spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()
+    spec: NetworkSpec,
+    shape: tuple[int, ...],
+    classes: int,
+    streams: Streams,
+    size: tuple[int, ...] = (),
 ) -> nn.Module:
     """Build the network and see that it has one output for each class, and for each voxel of maps
     of that size.
@@ -308,12 +314,12 @@ def network(
             outputs = tuple(built(torch.zeros(2, *shape)).shape)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise BadInput(
-            f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}"
+            f"model {name_of(spec)} cannot run on rows of shape {shape}: {first_line(error)}"
         ) from error
     if outputs != (2, classes, *size):
         raise BadInput(
             (
-                f"model {spec!r} turns 2 rows into shape {outputs}: expected "
+                f"model {name_of(spec)} turns 2 rows into shape {outputs}: expected "
                 f"{(2, classes, *size)}, a score for each class"
             )
             + (" and voxel, as model='unet' has" if size else "")

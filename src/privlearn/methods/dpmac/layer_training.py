@@ -19,6 +19,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.methods.dpmac.dpmac import dpmac
+from privlearn.models.network_spec import text_of
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
@@ -95,4 +96,4 @@ def train_layers(
         ledger=ledger,
         checkpoint=checkpoint,
     )
-    return replace(result, model_spec=options.model, classes=classes)
+    return replace(result, model_spec=text_of(options.model), classes=classes)

@@ -20,6 +20,7 @@ from privlearn.methods.pate.recipes import Estimator, Network, Recipe, Spreading
 from privlearn.methods.pate.student import Spread, Student
 from privlearn.methods.pate.trained import KeptFolder, Trained
 from privlearn.models import networks
+from privlearn.models.network_spec import text_of
 from privlearn.runs.result import Result
 from privlearn.training.train import network
 
@@ -73,7 +74,7 @@ def train_by_votes(
         progress=progress,
         keep=None if kept is None else kept.answers,
     )
-    return replace(result, model_spec=options.model, classes=classes)
+    return replace(result, model_spec=text_of(options.model), classes=classes)
 
 
 def require_public(pool: Any) -> None:
