@@ -220,6 +220,12 @@ def _privacy_of(arguments: Mapping[str, Any]) -> PrivacyConfig:
             "nothing says to which norm gradients are clipped: give max_grad_norm=C, or clip=, "
             "such as pv.Flat(1.0)"
         )
+    target = next((name for name in ("epsilon", "rho") if name in arguments), None)
+    if target is not None and privacy.noise_multiplier is not None and privacy.solve is None:
+        raise BadInput(
+            f"{target} and noise_multiplier are both given, and each says how much is spent: leave "
+            "one out. Or say what else meets the target: solve='epochs', 'rate' or 'batch-size'"
+        )
     if "privacy" not in arguments and "epsilon" in arguments and "delta" not in arguments:
         raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
     return privacy

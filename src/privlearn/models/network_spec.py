@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privlearn.errors import BadInput
-
-if TYPE_CHECKING:
-    from privlearn.models.networks import NetworkSpec
 
 
 def require_spec(what: str, spec: Any) -> None:
@@ -20,18 +17,18 @@ def require_spec(what: str, spec: Any) -> None:
         )
 
 
-def name_of(spec: NetworkSpec) -> str:
+def name_of(spec: Any) -> str:
     """What messages and explanations call it."""
     if isinstance(spec, str):
         return repr(spec)
     return str(getattr(spec, "__name__", type(spec).__name__))
 
 
-def kind_of(spec: NetworkSpec) -> str:
+def kind_of(spec: Any) -> str:
     """The kind of network that a text names, such as `mlp`; empty for a network or a function."""
     return spec.partition(":")[0] if isinstance(spec, str) else ""
 
 
-def text_of(spec: NetworkSpec) -> str | None:
+def text_of(spec: Any) -> str | None:
     """The text that `models.build` can build it again by; None for a network or a function."""
     return spec if isinstance(spec, str) else None
