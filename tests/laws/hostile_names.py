@@ -242,6 +242,12 @@ def doors(folder: Path) -> dict[str, Call]:
             hf.publish_pretrained, result=Made(trained), out=folder / "h"
         ),
         "huggingface.PrivateTrainer": Call(hf.PrivateTrainer, model=Made(small_net), args=None),
+        "huggingface.PrivateSFTTrainer": Call(
+            hf.PrivateSFTTrainer, model=Made(small_net), args=None
+        ),
+        "huggingface.PrivateDPOTrainer": Call(
+            hf.PrivateDPOTrainer, model=Made(small_net), args=None
+        ),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),
