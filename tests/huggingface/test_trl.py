@@ -180,3 +180,66 @@ def test_a_missing_trl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (module.PrivateSFTTrainer, module.PrivateDPOTrainer):
         with pytest.raises(pv.errors.BadInput, match=r"pip install 'privlearn\[trl\]'"):
             kind(made.llama())
+
+
+class _Int8(torch.nn.Linear):
+    """A frozen layer that holds whole numbers, and multiplies with what they stand for."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False)
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        whole = (layer.weight.detach() / scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(whole, requires_grad=False)
+        self.register_buffer("scale", scale)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return torch.nn.functional.linear(input, self.weight.to(self.scale.dtype) * self.scale)
+
+
+def quantised(bits: str, folder: Path) -> Any:
+    """A model whose layers hold few bits: by bitsandbytes, or by a stand-in."""
+    model = made.llama()
+    if bits == "stand-in":
+        for layer in model.model.layers:
+            for owner, name in ((layer.self_attn, "q_proj"), (layer.mlp, "up_proj")):
+                setattr(owner, name, _Int8(getattr(owner, name)))
+        return model
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    model.save_pretrained(folder / "base")
+    settings = BitsAndBytesConfig(
+        load_in_8bit=bits == "8",
+        load_in_4bit=bits == "4",
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    return AutoModelForCausalLM.from_pretrained(
+        folder / "base", quantization_config=settings, device_map="cpu", dtype=torch.float32
+    )
+
+
+@pytest.mark.parametrize("bits", ["stand-in", "8", "4"])
+def test_adapters_of_a_quantised_model_are_trained(bits: str, tmp_path: Path) -> None:
+    """Its own weights are frozen, and stay as they are."""
+    private = made.trainer(
+        "PrivateSFTTrainer",
+        tmp_path,
+        model=quantised(bits, tmp_path),
+        plan=still(0.05),
+        peft_config=made.lora(),
+    )
+    frozen = {
+        name: own.clone() for name, own in private.model.named_parameters() if not own.requires_grad
+    }
+    before = weights(private.model)
+    private.train()
+    plain = made.trainer(
+        "SFTTrainer", tmp_path, model=quantised(bits, tmp_path), peft_config=made.lora()
+    )
+    for own in plain.model.parameters():
+        own.data = own.data.float() if own.requires_grad else own.data
+    after = clipped_one_by_one(plain, 0.05, made.LENGTH)
+    assert (weights(private.model) - after).norm() < 1e-3 * (after - before).norm()
+    named = dict(private.model.named_parameters())
+    assert all(torch.equal(named[name], own) for name, own in frozen.items())

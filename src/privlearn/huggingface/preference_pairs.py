@@ -69,7 +69,7 @@ class PaddedPairs:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Scored:
     """What the losses of pairs are made of, each of shape (pairs,).
 

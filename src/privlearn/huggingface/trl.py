@@ -109,9 +109,12 @@ class _PrivateTRL(PrivateTrainer):
             arguments["train_dataset"] = _with_persons(dataset, arguments["groups"])
         if arguments.get("max_length") is None:
             arguments["max_length"] = args.max_length
+        _without_packing(model)
         super().__init__(model, args, **arguments)
+        _without_packing(self.model)
         _require_no_balancing(self.model, args)
         self._scores = _without_scores(self.model)
+        _with_digits(self.model)
 
     @classmethod
     def _private_class(cls) -> type:
@@ -256,6 +259,8 @@ class PrivateDPOTrainer(_PrivateTRL, DPOTrainer):
         return PaddedPairs(collate, pad, self._privacy.get("max_length"))
 
     def _make_loss(self, divisor: float) -> Any:
+        if self._privacy.get("tokens_per_example") is None:
+            divisor = float(self._privacy.get("max_length") or divisor)
         return PairLoss(_pair_settings(self.args, divisor))
 
 
@@ -306,6 +311,26 @@ def _without_scores(model: nn.Module) -> Any:
     model would run this one's weights.
     """
     return vars(base_of(model)).pop("forward", None)
+
+
+def _with_digits(model: nn.Module) -> None:
+    """Bring adapters of a quantised model back to single precision: TRL makes them bfloat16, in
+    which sums and noise have too few digits.
+    """
+    if getattr(base_of(model), "is_quantized", False):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+
+
+def _without_packing(model: Any) -> None:
+    """Keep layers of 4 bits from moving their frozen weights into other memory when they are
+    evaluated on a processor.
+    """
+    modules: list[Any] = list(model.modules()) if isinstance(model, nn.Module) else []
+    for module in modules:
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # bitsandbytes
 
 
 def _persons_in(dataset: Any, groups: Any) -> Any:
