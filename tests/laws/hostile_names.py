@@ -235,6 +235,7 @@ def doors(folder: Path) -> dict[str, Call]:
         "huggingface.ExampleLoss": Call(
             hf.ExampleLoss, model=Made(small_net), tokens=3.0, smoothing=0.0
         ),
+        "huggingface.group_experts": Call(hf.group_experts, model=Made(small_net)),
         "huggingface.load_pretrained": Call(
             hf.load_pretrained, where=folder, model=Made(small_net)
         ),

@@ -27,10 +27,12 @@ from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
+from privlearn.huggingface.experts import group_experts
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
 from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.unsupported import (
     require_arguments,
+    require_no_balancing,
     require_no_compute,
     require_own_loss,
     require_public,
@@ -132,6 +134,7 @@ class PrivateTrainer(Trainer):
             )
         require_own_loss(self, self._private_class())
         require_no_compute(arguments)
+        require_no_balancing(model)
         if args is not None:
             require_arguments(args)
         dataset = arguments.get("train_dataset")
@@ -247,6 +250,7 @@ class PrivateTrainer(Trainer):
                 getattr(model, f"{name}_enable")(
                     **{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")}
                 )
+        group_experts(model)
         self._require_all_trained()
         require_gradients(model, loss, rows)
         saved = self.args.save_strategy != "no"
