@@ -155,7 +155,11 @@ def test_rows_and_settings_that_cannot_be_private(tmp_path: Path) -> None:
     with pytest.raises(pv.errors.BadInput, match="expected one for each row"):
         made.trainer("PrivateSFTTrainer", tmp_path, groups=[1], rows_per_person=1)
     with pytest.raises(pv.errors.BadInput, match=r"expected trl\.SFTConfig"):
-        pv.huggingface.PrivateSFTTrainer(made.llama(), TrainingArguments(str(tmp_path)))
+        pv.huggingface.PrivateSFTTrainer(
+            made.llama(), TrainingArguments(str(tmp_path)), train_dataset=made.chats()
+        )
+    with pytest.raises(pv.errors.BadInput, match="model is 3"):
+        made.trainer("PrivateDPOTrainer", tmp_path, model=3)
     with pytest.raises(pv.errors.BadInput, match="max_length=N"):
         made.trainer("PrivateDPOTrainer", tmp_path, {"max_length": None}).train()
 

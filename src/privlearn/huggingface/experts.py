@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn.huggingface.routing import multiply_routed
 
 #: As transformers calls this way to compute experts.
 _NAME = "privlearn"
 
 
+@checked
 def group_experts(model: nn.Module) -> nn.Module:
     """Have the experts of a model computed by one product for each expert, whichever examples its
     tokens belong to.

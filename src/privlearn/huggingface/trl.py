@@ -101,10 +101,14 @@ class _PrivateTRL(PrivateTrainer):
     _settings: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: Any = None, args: Any = None, **arguments: Any) -> None:
-        args = self._own_settings(model, args)
+        if self._config is _NoTRL:
+            raise BadInput("TRL is not installed: pip install 'privlearn[trl]'")
+        if not isinstance(model, nn.Module | str):
+            raise BadInput(f"model is {quoted(model)}: expected one of transformers, or its name")
         self._rows_before = dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
         _require_texts(dataset)
+        args = self._own_settings(model, args)
         if arguments.get("groups") is not None:
             arguments["train_dataset"] = _with_persons(dataset, arguments["groups"])
         if arguments.get("max_length") is None:
@@ -124,10 +128,8 @@ class _PrivateTRL(PrivateTrainer):
         """A copy of the settings, all of which a private run follows.
 
         Raises:
-            BadInput: TRL is missing; or naming the first that it can't follow.
+            BadInput: naming the first that it can't follow.
         """
-        if self._config is _NoTRL:
-            raise BadInput("TRL is not installed: pip install 'privlearn[trl]'")
         if args is None:
             args = self._config(f"{type(model).__name__}-private")
         if not isinstance(args, self._config):
