@@ -244,6 +244,7 @@ def doors(folder: Path) -> dict[str, Call]:
         "huggingface.ExampleLoss": Call(
             hf.ExampleLoss, model=Made(small_net), tokens=3.0, smoothing=0.0
         ),
+        "huggingface.group_experts": Call(hf.group_experts, model=Made(small_net)),
         "huggingface.load_pretrained": Call(
             hf.load_pretrained, where=folder, model=Made(small_net)
         ),
@@ -251,6 +252,12 @@ def doors(folder: Path) -> dict[str, Call]:
             hf.publish_pretrained, result=Made(trained), out=folder / "h"
         ),
         "huggingface.PrivateTrainer": Call(hf.PrivateTrainer, model=Made(small_net), args=None),
+        "huggingface.PrivateSFTTrainer": Call(
+            hf.PrivateSFTTrainer, model=Made(small_net), args=None
+        ),
+        "huggingface.PrivateDPOTrainer": Call(
+            hf.PrivateDPOTrainer, model=Made(small_net), args=None
+        ),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),

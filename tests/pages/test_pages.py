@@ -37,6 +37,7 @@ def test_the_page_runs_from_top_to_bottom(
         pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
     for module in {
         "docs/trainers.md": ("transformers", "peft", "lightning", "accelerate"),
+        "docs/trl.md": ("trl", "peft"),
     }.get(page, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())

@@ -27,10 +27,12 @@ from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
+from privlearn.huggingface.experts import group_experts
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
 from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.unsupported import (
     require_arguments,
+    require_no_balancing,
     require_no_compute,
     require_own_loss,
     require_public,
@@ -130,13 +132,14 @@ class PrivateTrainer(Trainer):
                 "model is None: give the model itself, model_init would make another one in each "
                 "run"
             )
-        require_own_loss(self, PrivateTrainer)
+        require_own_loss(self, self._private_class())
         require_no_compute(arguments)
+        require_no_balancing(model)
         if args is not None:
             require_arguments(args)
         dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
-        super().__init__(model, _own_arguments(args), **arguments)
+        super().__init__(model=model, args=_own_arguments(args), **arguments)
         require_arguments(self.args)
         training_args = self.args if args is None else args
         self._microbatch = training_args.per_device_train_batch_size
@@ -227,13 +230,7 @@ class PrivateTrainer(Trainer):
         """The run, checked on made-up rows; nothing is spent."""
         privacy, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
-        padded = Padded(
-            loader.collate_fn,
-            model,
-            padding_token(self.processing_class, model),
-            privacy.get("max_length"),
-            privacy.get("max_target_length"),
-        )
+        padded = self._make_padded(loader.collate_fn)
         require_one_length(loader.dataset, padded)
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
@@ -243,7 +240,7 @@ class PrivateTrainer(Trainer):
             if tokens is None
             else positive("tokens_per_example", tokens)
         )
-        loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
+        loss = self._make_loss(divisor)
         loss.made_up = privacy.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
         for name in (
             "activation_checkpointing",
@@ -253,6 +250,7 @@ class PrivateTrainer(Trainer):
                 getattr(model, f"{name}_enable")(
                     **{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")}
                 )
+        group_experts(model)
         self._require_all_trained()
         require_gradients(model, loss, rows)
         saved = self.args.save_strategy != "no"
@@ -267,6 +265,27 @@ class PrivateTrainer(Trainer):
             streams=privacy.get("streams"),
             checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
         )
+
+    def _make_padded(self, collate: Callable[[list[Any]], Any]) -> Any:
+        """A collate function of single rows, which have one public length then."""
+        privacy, model = self._privacy, self.model
+        return Padded(
+            collate,
+            model,
+            padding_token(self.processing_class, model),
+            privacy.get("max_length"),
+            privacy.get("max_target_length"),
+        )
+
+    def _make_loss(self, divisor: float) -> Any:
+        """The loss of each example; sums over tokens are divided by this public number."""
+        smoothing = self.args.label_smoothing_factor
+        return ExampleLoss(self.model, divisor, smoothing, self.compute_loss_func)
+
+    @classmethod
+    def _private_class(cls) -> type:
+        """The class whose steps are private; a subclass of it may not change them."""
+        return PrivateTrainer
 
     def _require_all_trained(self) -> None:
         """Refuse an optimizer that has other parameters than those that get gradients."""

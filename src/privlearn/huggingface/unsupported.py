@@ -129,6 +129,23 @@ def require_no_compute(arguments: Iterable[str]) -> None:
             raise BadInput(f"{name} is not an argument of PrivateTrainer: {instead}", name=name)
 
 
+def require_no_balancing(model: Any) -> None:
+    """Refuse a model that adds a loss over the experts of all tokens in a batch.
+
+    Raises:
+        BadInput: saying what to set.
+    """
+    config = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(config, "output_router_logits", False) and getattr(
+        config, "router_aux_loss_coef", 0.0
+    ):
+        raise BadInput(
+            "model.config.output_router_logits=True adds the loss that balances experts, which "
+            "mixes the examples of a batch: set model.config.output_router_logits=False"
+        )
+
+
 def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
     """Refuse rows that can't be sampled, and collate functions that join them.
 
