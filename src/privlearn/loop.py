@@ -52,6 +52,9 @@ class LoopSettings(ComputeArguments, total=False):
             sampling.
         clip: in place of `max_grad_norm`, a clip such as `pv.clipping.PerLayer(1.0)`.
         loss: for every step; else each step is given it.
+        made_up: for models and losses that refuse rows of random numbers: changes such a batch into
+            one as the data are, in place of the attribute `made_up` of a loss. It never sees the
+            data.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.
         checkpoint: a file to keep progress in; it needs `loss`. If it is there, the run in it is
@@ -72,6 +75,7 @@ class LoopSettings(ComputeArguments, total=False):
     mechanism: Correlation | str | None
     clip: Clip | None
     loss: Callable[..., Tensor] | None
+    made_up: Callable[[Any], Any] | None
     ledger: Ledger | None
     streams: Streams | None
     checkpoint: Checkpoint | str | Path | None
@@ -160,11 +164,11 @@ def make_private(
         correlated = _tries_correlated(optimizer, options["streams"], config)
         target = epsilon, delta, max_grad_norm
         plan = _plan(options, epochs, *target, batch_size, len(rows), correlated=correlated)
-    loss = options["loss"]
+    loss, made_up = options["loss"], options["made_up"]
     run = Run(
         plan,
         model,
-        None if loss is None else of_model(loss),
+        None if loss is None else of_model(loss, made_up),
         rows,
         optimizer=optimizer,
         learning_rate_schedule=options["learning_rate_schedule"] or Constant(),
@@ -174,7 +178,7 @@ def make_private(
         delta=delta,
         config=config,
     )
-    run.task.losses_take_model = True
+    run.task.losses_take_model, run.task.made_up = True, made_up
     if (plan.budget or run.ledger.budget) is None:
         # of a target the session warns
         for warning in hollow(None, delta, plan.examples or len(rows)):

@@ -17,8 +17,8 @@ from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that,
 #: where the first parameter is called `model`. Losses are tried on made-up rows, of random numbers.
-#: For models that refuse those, a loss of the model and the batch has `made_up`, which makes such a
-#: batch look like the data; it never sees the data.
+#: Where a model or a loss refuses those, the loss has `made_up`, which makes such a batch look like
+#: the data; it never sees the data.
 Loss = Callable[..., Tensor]
 
 
@@ -59,9 +59,9 @@ class BatchShape:
                 "(inputs, targets): give a loss of the model and the batch, loss(model, batch), "
                 "whose first parameter is called model"
             )
-        if (rows.structure, whole) == (PAIR.structure, False):
+        change = getattr(loss, "made_up", None)
+        if (rows.structure, whole, change) == (PAIR.structure, False, None):
             return PAIR
-        change = getattr(loss, "made_up", None) if whole else None
         return cls(rows.structure, len(rows.like) if whole else rows.inputs, whole, change)
 
     def made_up(self, leaves: Leaves) -> Leaves:
@@ -102,26 +102,53 @@ def takes_model(loss: Loss) -> bool:
     return names[:1] == ["model"]
 
 
-@final
-class ModelLoss:
-    """A function of (model, batch) as a loss, whatever its parameters are called."""
+class _WrappedLoss:
+    """A loss with a `made_up` of its own, which may be another than the function's."""
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    def __init__(self, function: Callable[..., Tensor], made_up: Any = None) -> None:
         self.function = function
-        #: The module that it is a method of, if it is one: its state is put back after each batch,
-        #: as the model's is.
+        #: The module that it is, or is a method of: its state is put back after each batch, as the
+        #: model's is.
         self.func = getattr(function, "__self__", function)
-        self.made_up = getattr(function, "made_up", None)
+        self.made_up = getattr(function, "made_up", None) if made_up is None else made_up
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+
+@final
+class ModelLoss(_WrappedLoss):
+    """A function of (model, batch) as a loss, whatever its parameters are called."""
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """One value for each example."""
         return self.function(model, batch)
 
 
-def of_model(loss: Any) -> Loss:
+@final
+class PairLoss(_WrappedLoss):
+    """A loss of (outputs, targets) that is tried on rows as its `made_up` makes them."""
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """One value for each example."""
+        return self.function(outputs, targets)
+
+
+def with_made_up(loss: Loss, made_up: Callable[[Any], Any]) -> Loss:
+    """The same loss, which is tried on rows as `made_up` makes them."""
+    return (ModelLoss if takes_model(loss) else PairLoss)(unwrapped(loss), made_up)
+
+
+def unwrapped(loss: Loss | None) -> Loss | None:
+    """The loss that was given."""
+    return loss.function if isinstance(loss, _WrappedLoss) else loss
+
+
+def of_model(loss: Any, made_up: Callable[[Any], Any] | None = None) -> Loss:
     """A loss for a loop whose functions are losses of (model, batch); modules, as those of torch,
     are of (outputs, targets).
+
+    Args:
+        loss: the loss.
+        made_up: in place of the loss's own.
 
     Raises:
         BadInput: it is no function.
@@ -131,14 +158,15 @@ def of_model(loss: Any) -> Loss:
             f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for "
             "each example, not its value. It is called by step, on parts of the batch"
         )
-    return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
+    loss = loss if isinstance(loss, nn.Module | _WrappedLoss) else ModelLoss(loss)
+    return loss if made_up is None else with_made_up(loss, made_up)
 
 
 def same_loss(one: Loss | None, other: Loss | None) -> bool:
     """Whether two losses are one: also a function that is made anew each time, of the same code and
     values.
     """
-    one, other = (loss.function if isinstance(loss, ModelLoss) else loss for loss in (one, other))
+    one, other = unwrapped(one), unwrapped(other)
     if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
         return one == other
     return one.__code__ is other.__code__ and all(
