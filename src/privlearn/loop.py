@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -178,7 +179,10 @@ def make_private(
         delta=delta,
         config=config,
     )
-    run.task.losses_take_model, run.task.made_up = True, made_up
+    run.task.losses_take_model = True
+    run.task.made_up = made_up
+    if run.steps_done:
+        print(f"resuming at step {run.steps_done} of {run.steps}", file=sys.stderr)
     if (plan.budget or run.ledger.budget) is None:
         # of a target the session warns
         for warning in hollow(None, delta, plan.examples or len(rows)):

@@ -193,7 +193,7 @@ class Result(Described):
             raise BadInput(
                 "the model's weights were changed after the run: nothing can be claimed for them. "
                 "Publish before anything else is done to the model, or go on with a copy of it "
-                "(copy.deepcopy)"
+                "(copy.deepcopy). To publish mean weights give average=0.5 when the run is made"
             )
 
     def _summary(self) -> Summary:

@@ -209,10 +209,12 @@ class Task:
 
     def _prepare(self, loss: Loss, session: TrainingSession) -> None:
         """Choose how gradients of a loss are computed; refuse it if they can't be."""
-        # where made-up rows are tried, no row has been fetched
+        # of losses as scripts write them; no row is fetched
+        from privlearn.training.batch_losses import of_each_example
         from privlearn.training.made_up_ranges import in_accepted_ranges
 
-        self.loss = in_accepted_ranges(self.network, loss, self.rows)
+        loss = in_accepted_ranges(self.network, loss, self.rows)
+        self.loss = of_each_example(self.network, loss, self.rows)
         self.gradients = self._gradients(session)
         self._refuse(session)
         self.sums = self.gradients.buffers()

@@ -102,7 +102,7 @@ def takes_model(loss: Loss) -> bool:
     return names[:1] == ["model"]
 
 
-class _WrappedLoss:
+class WrappedLoss:
     """A loss with a `made_up` of its own, which may be another than the function's."""
 
     def __init__(self, function: Callable[..., Tensor], made_up: Any = None) -> None:
@@ -115,7 +115,7 @@ class _WrappedLoss:
 
 
 @final
-class ModelLoss(_WrappedLoss):
+class ModelLoss(WrappedLoss):
     """A function of (model, batch) as a loss, whatever its parameters are called."""
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
@@ -124,7 +124,7 @@ class ModelLoss(_WrappedLoss):
 
 
 @final
-class PairLoss(_WrappedLoss):
+class PairLoss(WrappedLoss):
     """A loss of (outputs, targets) that is tried on rows as its `made_up` makes them."""
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
@@ -139,7 +139,7 @@ def with_made_up(loss: Loss, made_up: Callable[[Any], Any]) -> Loss:
 
 def unwrapped(loss: Loss | None) -> Loss | None:
     """The loss that was given."""
-    return loss.function if isinstance(loss, _WrappedLoss) else loss
+    return loss.function if isinstance(loss, WrappedLoss) else loss
 
 
 def of_model(loss: Any, made_up: Callable[[Any], Any] | None = None) -> Loss:
@@ -158,7 +158,7 @@ def of_model(loss: Any, made_up: Callable[[Any], Any] | None = None) -> Loss:
             f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for "
             "each example, not its value. It is called by step, on parts of the batch"
         )
-    loss = loss if isinstance(loss, nn.Module | _WrappedLoss) else ModelLoss(loss)
+    loss = loss if isinstance(loss, nn.Module | WrappedLoss) else ModelLoss(loss)
     return loss if made_up is None else with_made_up(loss, made_up)
 
 
