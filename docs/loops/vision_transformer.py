@@ -34,7 +34,7 @@ rows = TensorDataset(x[:1200], y[:1200])
 train_loader = DataLoader(rows, batch_size=60, shuffle=True)
 model = ViT()
 criterion = nn.CrossEntropyLoss()
-optimizer = optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = optim.AdamW(model.parameters(), lr=0.01)
 scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)
 for epoch in range(3):
     model.train()

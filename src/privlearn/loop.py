@@ -13,7 +13,6 @@ from privlearn._checks import checked
 from privlearn.core.accounting.guarantee import Adjacency, hollow
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.clips import Clip, Flat
-from privlearn.core.clipping.losses import of_model
 from privlearn.core.mechanisms import matrices
 from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import Plan
@@ -27,6 +26,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
 from privlearn.training import best_sampling
+from privlearn.training.loop_losses import of_model
 from privlearn.training.run import Run
 
 

@@ -50,15 +50,17 @@ _WITHOUT_NOISE = {
     "make_private_with_epsilon(": "make_private(",
     "target_epsilon=8.0, target_delta=1e-5": "noise_multiplier=1e-6",
     "epsilon=8.0, delta=1e-5": "noise_multiplier=1e-6",
-    'engine.publish(': "str(",
-    'private.publish(': "str(",
+    "engine.publish(": "str(",
+    "private.publish(": "str(",
 }
 
 
 def diffs() -> dict[str, str]:
     """The page's diffs, by the script's name."""
     found_blocks = [block.text for block in blocks(PAGE) if block.language == "diff"]
-    return {text.splitlines()[0].rpartition("/")[2].removesuffix(".py"): text for text in found_blocks}
+    return {
+        text.splitlines()[0].rpartition("/")[2].removesuffix(".py"): text for text in found_blocks
+    }
 
 
 def hunks(diff: str) -> Iterator[tuple[str, str]]:
@@ -160,8 +162,14 @@ def test_a_private_script_publishes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    execute(replaced(private(name), {"[:1200]": "[:120]", "[:600]": "[:120]"} | {
-        "x[600:1200]": "x[600:720]", "y[600:1200]": "y[600:720]"}), "")
+    execute(
+        replaced(
+            private(name),
+            {"[:1200]": "[:120]", "[:600]": "[:120]"}
+            | {"x[600:1200]": "x[600:720]", "y[600:1200]": "y[600:720]"},
+        ),
+        "",
+    )
     assert pv.verify(tmp_path / name).ok
 
 

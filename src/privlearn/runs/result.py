@@ -19,7 +19,7 @@ from privlearn._figures import private_figures
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.clipping.losses import Loss, unwrapped
+from privlearn.core.clipping.losses import Loss
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -82,7 +82,7 @@ def accuracy_facts(config: ComputeConfig, loss: Loss | None) -> dict[str, Any]:
         config: how the run computes: copies of each example, and post-processing.
         loss: PyTorch's cross-entropy may smooth labels, and weigh classes.
     """
-    augmentation, loss = config.augmentation, unwrapped(loss)
+    augmentation, loss = config.augmentation, getattr(loss, "function", loss)
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss) else None
     return {

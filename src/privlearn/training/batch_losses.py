@@ -8,7 +8,7 @@ loss.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from types import FunctionType, MethodType
@@ -19,15 +19,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from privlearn.core.clipping.losses import BatchShape, Loss, ModelLoss, WrappedLoss, unwrapped
+from privlearn.core.clipping.losses import BatchShape, Loss
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.randomness import drawn_by, generators_at
 from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.rows import Rows, nested
 from privlearn.errors import NotPerExample
+from privlearn.training.loop_losses import ModelLoss, WrappedLoss, unwrapped
 
-_EXAMPLES = 5
+#: Examples of made-up batches.
+_SIZES = (5, 7)
 #: Difference up to which two losses in single precision are equal.
 _EQUAL = 1e-4
 
@@ -39,20 +41,26 @@ class BatchLoss(WrappedLoss):
     Args:
         function: the function.
         made_up: of it.
-        at_once: whether all examples are computed in one call, in which means and sums over the
-            batch are taken over each example's own values; else in a call for each.
+        of_rows: for each mean and sum over everything that it takes, whether it is one over
+            examples. All examples are then computed in one call, in which these are taken over each
+            example's own values. None: in a call for each.
     """
 
-    def __init__(self, function: Callable[..., Tensor], made_up: Any, *, at_once: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], made_up: Any, of_rows: Sequence[bool] | None
+    ) -> None:
         super().__init__(function, made_up)
-        self._at_once = at_once
+        self._of_rows = of_rows
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
         rows = _length(batch)
-        if self._at_once and rows > 1:
-            with _OverEachExample(rows):
-                return self.function(model, batch)
+        if self._of_rows is not None and rows > 1:
+            over = _OverEachExample(rows, self._of_rows)
+            with over:
+                values = self.function(model, batch)
+            if len(over.sizes) == len(self._of_rows):
+                return values
         return _of_each(self.function, model, batch)
 
 
@@ -79,14 +87,22 @@ def _of_each(function: Callable[..., Tensor], model: Any, batch: Any) -> Tensor:
 
 @final
 class _OverEachExample(TorchFunctionMode):
-    """A block in which a mean or a sum over everything is one over each example's own values.
+    """A block in which means and sums over everything are taken over each example's own values.
 
     Losses of torch.nn.functional take theirs within.
+
+    Args:
+        rows: how many examples there are.
+        of_rows: which of the means and sums, in the order of their calls; others are as usual.
+
+    Attributes:
+        sizes: of how many numbers each was taken.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, of_rows: Sequence[bool]) -> None:
         super().__init__()
-        self._rows = rows
+        self._rows, self._of_rows = rows, of_rows
+        self.sizes: list[int] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -100,14 +116,16 @@ class _OverEachExample(TorchFunctionMode):
             if reduction != "none":
                 known = {name: named[name] for name in bound.arguments}
                 values = func(**{**known, "reduction": "none"})
-                return self._over(values, mean=reduction == "mean")
+                return self._over(values, partial(func, *args, **kwargs), mean=reduction == "mean")
         elif func in _MEANS | _SUMS and len(args) == 1 and not kwargs:
-            return self._over(args[0], mean=func in _MEANS)
+            return self._over(args[0], partial(func, args[0]), mean=func in _MEANS)
         return func(*args, **kwargs)
 
-    def _over(self, values: Tensor, *, mean: bool) -> Tensor:
-        if values.numel() % self._rows:
-            return values.mean() if mean else values.sum()
+    def _over(self, values: Tensor, usual: Callable[[], Any], *, mean: bool) -> Any:
+        number = len(self.sizes)
+        self.sizes.append(values.numel())
+        if not (number < len(self._of_rows) and self._of_rows[number]):
+            return usual()
         by_row = values.reshape(self._rows, -1)
         return by_row.mean(1) if mean else by_row.sum(1)
 
@@ -160,29 +178,37 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
     if not isinstance(function, FunctionType | MethodType | partial):
         return loss
     shape = BatchShape.of(rows, loss)
-    leaves = shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES))
+    leaves = shape.made_up(made_up_rows(rows.like, shape.inputs, max(_SIZES)))
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
-    def computed(call: Callable[[Any, Any], Any]) -> Any:
-        batch = nested([leaf.clone().to(device) for leaf in leaves], rows.structure)
+    def computed(call: Callable[[Any, Any], Any], size: int) -> Any:
+        batch = nested([leaf[:size].clone().to(device) for leaf in leaves], rows.structure)
         return call(model, batch)
 
-    by_row = BatchLoss(function, loss.made_up, at_once=True)
+    def counted(size: int) -> list[int]:
+        over = _OverEachExample(size, ())
+        with over:
+            computed(function, size)
+        return over.sizes
+
     modes = [(module, module.training) for module in model.modules()]
     fixed = FrozenState(model, loss)
     try:
         model.eval()  # without dropout, which two computations would draw differently
         with fixed.holding(), generators_at(0), torch.no_grad(), _ConstantDraws():
-            together = computed(function)
-            if not isinstance(together, Tensor) or together.shape not in ((), (_EXAMPLES,)):
-                return loss
-            each = computed(partial(_of_each, function))
-            if not _is_of_batch(together, each):
-                return loss
+            for size in _SIZES:
+                together = computed(function, size)
+                if not isinstance(together, Tensor) or together.shape not in ((), (size,)):
+                    return loss
+                if not _is_of_batch(together, computed(partial(_of_each, function), size)):
+                    return loss
+            by_each = BatchLoss(function, loss.made_up, None)
             with suppress(RuntimeError, ValueError, IndexError, TypeError):
-                if _close(computed(by_row), each):
-                    return by_row
-            return BatchLoss(function, loss.made_up, at_once=False)
+                of_rows = [_grow(*both) for both in zip(*map(counted, _SIZES), strict=True)]
+                at_once = BatchLoss(function, loss.made_up, of_rows)
+                if all(_close(computed(at_once, size), computed(by_each, size)) for size in _SIZES):
+                    return at_once
+            return by_each
     except Exception:  # what fails is said where the loss is refused
         return loss
     finally:
@@ -197,6 +223,11 @@ def _is_of_batch(together: Tensor, each: Tensor) -> bool:
     if not together.dim():
         return _close(together, each.mean()) or _close(together, each.sum())
     return not _close(together, each) and _close(together * len(each), each)
+
+
+def _grow(one: int, other: int) -> bool:
+    """Whether there are as many numbers for each example in batches of both sizes."""
+    return one * _SIZES[1] == other * _SIZES[0] != 0
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of, with_made_up
+from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.randomness import generators_at
 from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.rows import Rows
 from privlearn.errors import PrivlearnError, first_line
+from privlearn.training.loop_losses import with_made_up
 
 #: A public map from made-up values to those of another range.
 Range = Callable[[Tensor], Tensor]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn.core.clipping.gradients import ClippedGradients, clipped_gradients
-from privlearn.core.clipping.losses import BatchShape, Loss, Losses, of_model, same_loss
+from privlearn.core.clipping.losses import BatchShape, Loss, Losses
 from privlearn.core.clipping.model_check import (
     made_up_rows,
     require_per_example,
@@ -183,6 +183,9 @@ class Task:
         Raises:
             NotPerExample, BadInput: as for the first one; nothing was spent on it.
         """
+        # a run whose loss came with it asks for no other
+        from privlearn.training.loop_losses import of_model, same_loss
+
         if loss is not None and self.losses_take_model:
             loss = of_model(loss, self.made_up)
         if loss is None and self.loss is None:
