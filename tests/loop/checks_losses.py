@@ -261,15 +261,25 @@ def check_means_and_sums_of_a_batch_are_of_its_examples() -> None:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
 
+    def of_some(model: Any, batch: Any) -> Tensor:
+        """Over those values of an example that count: one, two or three."""
+        outputs = model(batch[0][:, None] * torch.tensor([1.0, -1.0, 0.5])[:, None])
+        return F.cross_entropy(outputs.flatten(0, 1), batch[1].flatten(), ignore_index=2)
+
+    labels = torch.randint(2, (60, 3), generator=torch.Generator().manual_seed(1))
+    labels[torch.arange(3) > torch.arange(60)[:, None] % 3] = 2  # as no made-up row has
+
     for loss in (mean, total, parts, with_weights, by_time):
         require_clipped(make, loss, X, Y)
+    require_clipped(make, of_some, X, labels)
 
 
 @check
 def check_a_mean_that_couples_examples_is_refused() -> None:
     def weighted(model: Any, batch: Any) -> Tensor:
-        """By a sum of weights, which other examples decide."""
-        return F.cross_entropy(model(batch[0]), batch[1], weight=torch.tensor([1.0, 4.0]))
+        """By a sum of weights, which other examples decide; those of made-up rows are equal."""
+        weight = torch.tensor([1.0, 1.0, 4.0])
+        return F.cross_entropy(model(batch[0]) @ torch.ones(2, 3), batch[1], weight=weight)
 
     def contrasting(model: Any, batch: Any) -> Tensor:
         z = F.normalize(model(batch[0]), dim=1)

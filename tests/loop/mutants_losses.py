@@ -79,6 +79,20 @@ MUTANTS = [
         COUPLED,
     ),
     Mutant(
+        "a mean by class weights is one of its examples",
+        batch_losses.of_each_example,
+        "if any(over.weighted for over in means):",
+        "if False:",
+        COUPLED,
+    ),
+    Mutant(
+        "values that do not count are averaged over",
+        batch_losses._OverEachExample._over,
+        "if counted is not None and mean:",
+        "if False:",
+        MEANS,
+    ),
+    Mutant(
         "means over examples are not compared with single examples",
         batch_losses.of_each_example,
         "if all(_close(computed(at_once, size), computed(by_each, size)) for size in _SIZES):",

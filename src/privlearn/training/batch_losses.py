@@ -97,12 +97,14 @@ class _OverEachExample(TorchFunctionMode):
 
     Attributes:
         sizes: of how many numbers each was taken.
+        weighted: whether one was taken by class weights, and divides by their sum.
     """
 
     def __init__(self, rows: int, of_rows: Sequence[bool]) -> None:
         super().__init__()
         self._rows, self._of_rows = rows, of_rows
         self.sizes: list[int] = []
+        self.weighted = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -116,17 +118,31 @@ class _OverEachExample(TorchFunctionMode):
             if reduction != "none":
                 known = {name: named[name] for name in bound.arguments}
                 values = func(**{**known, "reduction": "none"})
-                return self._over(values, partial(func, *args, **kwargs), mean=reduction == "mean")
+                usual = partial(func, *args, **kwargs)
+                if "ignore_index" not in named or named["target"].is_floating_point():
+                    return self._over(values, usual, mean=reduction == "mean")
+                self.weighted |= named["weight"] is not None and reduction == "mean"
+                counted = named["target"] != named["ignore_index"]
+                return self._over(values, usual, mean=reduction == "mean", counted=counted)
         elif func in _MEANS | _SUMS and len(args) == 1 and not kwargs:
             return self._over(args[0], partial(func, args[0]), mean=func in _MEANS)
         return func(*args, **kwargs)
 
-    def _over(self, values: Tensor, usual: Callable[[], Any], *, mean: bool) -> Any:
+    def _over(
+        self,
+        values: Tensor,
+        usual: Callable[[], Any],
+        *,
+        mean: bool,
+        counted: Tensor | None = None,
+    ) -> Any:
         number = len(self.sizes)
         self.sizes.append(values.numel())
         if not (number < len(self._of_rows) and self._of_rows[number]):
             return usual()
         by_row = values.reshape(self._rows, -1)
+        if counted is not None and mean:
+            return by_row.sum(1) / counted.reshape(self._rows, -1).sum(1)
         return by_row.mean(1) if mean else by_row.sum(1)
 
 
@@ -149,12 +165,16 @@ class _ConstantDraws(TorchFunctionMode):
     beside others.
     """
 
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        before = drawn_by(torch.device("cpu"))
+        before = drawn_by(self._device)
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not _equal(before, drawn_by(torch.device("cpu"))):
+        if isinstance(result, Tensor) and not _equal(before, drawn_by(self._device)):
             return torch.full_like(result, 0.5)
         return result
 
@@ -185,17 +205,20 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
         batch = nested([leaf[:size].clone().to(device) for leaf in leaves], rows.structure)
         return call(model, batch)
 
-    def counted(size: int) -> list[int]:
+    def taken(size: int) -> _OverEachExample:
         over = _OverEachExample(size, ())
         with over:
             computed(function, size)
-        return over.sizes
+        return over
 
     modes = [(module, module.training) for module in model.modules()]
     fixed = FrozenState(model, loss)
     try:
         model.eval()  # without dropout, which two computations would draw differently
-        with fixed.holding(), generators_at(0), torch.no_grad(), _ConstantDraws():
+        with fixed.holding(), generators_at(0), torch.no_grad(), _ConstantDraws(device):
+            means = [taken(size) for size in _SIZES]
+            if any(over.weighted for over in means):
+                return loss
             for size in _SIZES:
                 together = computed(function, size)
                 if not isinstance(together, Tensor) or together.shape not in ((), (size,)):
@@ -204,7 +227,8 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
                     return loss
             by_each = BatchLoss(function, loss.made_up, None)
             with suppress(RuntimeError, ValueError, IndexError, TypeError):
-                of_rows = [_grow(*both) for both in zip(*map(counted, _SIZES), strict=True)]
+                sizes = (over.sizes for over in means)
+                of_rows = [_grow(*both) for both in zip(*sizes, strict=True)]
                 at_once = BatchLoss(function, loss.made_up, of_rows)
                 if all(_close(computed(at_once, size), computed(by_each, size)) for size in _SIZES):
                     return at_once
