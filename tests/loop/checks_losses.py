@@ -264,14 +264,16 @@ def check_means_and_sums_of_a_batch_are_of_its_examples() -> None:
     def of_some(model: Any, batch: Any) -> Tensor:
         """Over those values of an example that count: one, two or three."""
         outputs = model(batch[0][:, None] * torch.tensor([1.0, -1.0, 0.5])[:, None])
-        return F.cross_entropy(outputs.flatten(0, 1), batch[1].flatten(), ignore_index=2)
+        labels = batch[1].flatten()
+        return 0.1 * F.cross_entropy(outputs.flatten(0, 1), labels, ignore_index=2)
 
     labels = torch.randint(2, (60, 3), generator=torch.Generator().manual_seed(1))
     labels[torch.arange(3) > torch.arange(60)[:, None] % 3] = 2  # as no made-up row has
 
     for loss in (mean, total, parts, with_weights, by_time):
         require_clipped(make, loss, X, Y)
-    require_clipped(make, of_some, X, labels)
+    run = require_clipped(make, of_some, X, labels)
+    assert run.task.gradients.way == "layers"  # else its gradients were seen to be others
 
 
 @check
