@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,7 +12,6 @@ from torch import Tensor, nn, optim
 from privlearn._checks import checked
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.clipping.losses import of_model
 from privlearn.core.plan import Plan
 from privlearn.core.rows import Rows
 from privlearn.core.schedules import Constant, Schedule
@@ -21,6 +21,7 @@ from privlearn.errors import BadInput, warn
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
+from privlearn.training.loop_losses import of_model
 from privlearn.training.planning import plan_of
 from privlearn.training.privacy_config import PrivacyArguments, PrivacyConfig
 from privlearn.training.run import Run
@@ -38,6 +39,9 @@ class LoopSettings(PrivacyArguments, ComputeArguments, total=False):
         groups: a person's id for each row: examples are then persons, of each of whom
             `rows_per_person` rows are used.
         loss: for every step; else each step is given it.
+        made_up: for models and losses that refuse rows of random numbers: changes such a batch into
+            one as the data are, in place of the attribute `made_up` of a loss. It never sees the
+            data.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.
         checkpoint: a file to keep progress in; it needs `loss`. If it is there, the run in it is
@@ -50,6 +54,7 @@ class LoopSettings(PrivacyArguments, ComputeArguments, total=False):
     plan: Plan | None
     groups: Any
     loss: Callable[..., Tensor] | None
+    made_up: Callable[[Any], Any] | None
     ledger: Ledger | None
     streams: Streams | None
     checkpoint: Checkpoint | str | Path | None
@@ -136,11 +141,11 @@ def make_private(
         privacy = _privacy_of(arguments)
         delta = privacy.delta if privacy.epsilon is not None else delta
         plan = plan_of(privacy, _examples(rows), expected_batch=batch_size, correlated=correlated)
-    loss = options["loss"]
+    loss, made_up = options["loss"], options["made_up"]
     run = Run(
         plan,
         model,
-        None if loss is None else of_model(loss),
+        None if loss is None else of_model(loss, made_up),
         rows,
         optimizer=optimizer,
         learning_rate_schedule=options["learning_rate_schedule"] or Constant(),
@@ -151,6 +156,9 @@ def make_private(
         config=config,
     )
     run.task.losses_take_model = True
+    run.task.made_up = made_up
+    if run.steps_done:
+        print(f"resuming at step {run.steps_done} of {run.steps}", file=sys.stderr)
     if (plan.budget or run.ledger.budget) is None:
         # the session warns of a target
         for warning in hollow(None, delta, plan.examples or len(rows)):

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.gradients import ClippedGradients
-from privlearn.core.clipping.losses import ModelLoss
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
+from privlearn.training.loop_losses import ModelLoss
 from tests.support.checks import check, must_raise
 from tests.support.nets import flat_norm, one_sample
 

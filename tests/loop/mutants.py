@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from privlearn import _figures, loop
 from privlearn.core import sampling
-from privlearn.core.clipping import gradients, losses
+from privlearn.core.clipping import gradients
 from privlearn.core.clipping import model_check as check
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
-from privlearn.training import base_run, planning, task
+from privlearn.training import base_run, loop_losses, planning, task
 from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
@@ -123,12 +123,14 @@ MUTANTS = [
     ),
     Mutant(
         "any function is the first one",
-        losses.same_loss,
+        loop_losses.same_loss,
         "one.__code__ is other.__code__ and all(",
         "True or all(",
         OTHER,
     ),
-    Mutant("values in a closure are not looked at", losses._values_in, "[*cells,", "[", CLOSURE),
+    Mutant(
+        "values in a closure are not looked at", loop_losses._values_in, "[*cells,", "[", CLOSURE
+    ),
     Mutant("a refused loss stays", task.Task.use, "vars(self).update(before)", "pass", OTHER),
     Mutant(
         "rates are put back after every step",

@@ -95,9 +95,8 @@ def test_python_is_marked_as_such_and_hardly_anything_is_not_run() -> None:
         if block.looks_like_python and block.language != "python"
     ]
     assert not unmarked
-    assert all(
-        block.text.count("\n") and block.language in ("", "python", "toml") for block in everything
-    )
+    languages = ("", "python", "toml", "diff")
+    assert all(block.text.count("\n") and block.language in languages for block in everything)
     left_out = [block for block in everything if block.reason_not_to_run is not None]
     assert all(len(block.reason_not_to_run or "") > 10 for block in left_out)
     assert len(left_out) == 0

@@ -296,6 +296,13 @@ class PublishedModel(Described, nn.Sequential):
         self.verification, self.config = verification, dict(config)
         self.eval()
 
+    @property
+    def network(self) -> nn.Module:
+        """The network behind the transforms, whose weights have the names that they had in
+        training: `net.load_state_dict(pv.load_model(folder, net).network.state_dict())`.
+        """
+        return self[-1]
+
     def _summary(self) -> Summary:
         classes = (
             ""

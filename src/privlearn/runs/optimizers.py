@@ -222,7 +222,9 @@ class Descent:
         """
         if self._versions not in (None, versions(self._parameters)):
             self._session.claim_nothing(
-                "weights were changed after a step, by something else than the run"
+                "weights were changed after a step, by something else than the run. To publish "
+                "mean weights give average=0.5; an average of your own stays beside the model, "
+                "keep(ema=ema)"
             )
 
     @property

@@ -82,7 +82,7 @@ def accuracy_facts(config: ComputeConfig, loss: Loss | None) -> dict[str, Any]:
         config: how the run computes: copies of each example, and post-processing.
         loss: PyTorch's cross-entropy may smooth labels, and weigh classes.
     """
-    augmentation = config.augmentation
+    augmentation, loss = config.augmentation, getattr(loss, "function", loss)
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss) else None
     return {
@@ -193,7 +193,7 @@ class Result(Described):
             raise BadInput(
                 "the model's weights were changed after the run: nothing can be claimed for them. "
                 "Publish before anything else is done to the model, or go on with a copy of it "
-                "(copy.deepcopy)"
+                "(copy.deepcopy). To publish mean weights give average=0.5 when the run is made"
             )
 
     def _summary(self) -> Summary:

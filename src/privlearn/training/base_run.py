@@ -116,6 +116,20 @@ class BaseRun(Described):
         """
         return chain.from_iterable(self)
 
+    def next_epoch(self) -> Epoch:
+        """The next epoch, an iterable of batches, for a script that counts epochs by itself: `for
+        epoch in range(private.epoch, epochs): for batch in private.next_epoch(): ...`
+
+        Raises:
+            BadInput: all epochs are over; or the last one was not complete.
+        """
+        self._require_epochs()
+        epoch = self._next_epoch()
+        if epoch is None:
+            self._require_epochs()
+        assert epoch is not None
+        return epoch
+
     def _require_epochs(self) -> None:
         if inspect.getgeneratorstate(self._epochs) == inspect.GEN_CLOSED:
             raise BadInput(

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -21,8 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn.core.clipping.gradients import ClippedGradients, clipped_gradients
-from privlearn.core.clipping.losses import BatchShape, Loss, Losses, of_model, same_loss
-from privlearn.core.clipping.model_check import require_per_example, require_separate
+from privlearn.core.clipping.losses import BatchShape, Loss, Losses
+from privlearn.core.clipping.model_check import (
+    made_up_rows,
+    require_per_example,
+    require_separate,
+)
 from privlearn.core.clipping.sharded.models import is_sharded, require_plain
 from privlearn.core.plan import Plan
 from privlearn.core.processes import World
@@ -85,6 +90,7 @@ class Task:
         watch: private diagnostics.
         losses_take_model: whether a function that is given as a loss is one of (model, batch),
             whatever its parameters are called.
+        made_up: of each of these losses, in place of its own.
 
     Raises:
         NotPerExample: the model or the loss couples examples.
@@ -93,6 +99,7 @@ class Task:
 
     gradients: ClippedGradients
     losses_take_model = False
+    made_up: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
@@ -176,8 +183,11 @@ class Task:
         Raises:
             NotPerExample, BadInput: as for the first one; nothing was spent on it.
         """
+        # a run whose loss came with it asks for no other
+        from privlearn.training.loop_losses import of_model, same_loss
+
         if loss is not None and self.losses_take_model:
-            loss = of_model(loss)
+            loss = of_model(loss, self.made_up)
         if loss is None and self.loss is None:
             raise BadInput(
                 "the run was given no loss: give one to each step, step(batch, loss), or loss= once"
@@ -202,7 +212,12 @@ class Task:
 
     def _prepare(self, loss: Loss, session: TrainingSession) -> None:
         """Choose how gradients of a loss are computed; refuse it if they can't be."""
-        self.loss = loss
+        # of losses as scripts write them; no row is fetched
+        from privlearn.training.batch_losses import of_each_example
+        from privlearn.training.made_up_ranges import in_accepted_ranges
+
+        loss = in_accepted_ranges(self.network, loss, self.rows)
+        self.loss = of_each_example(self.network, loss, self.rows)
         self.gradients = self._gradients(session)
         self._refuse(session)
         self.sums = self.gradients.buffers()
@@ -252,7 +267,8 @@ class Task:
                 losses, *single, what="the loss", made_up=shape.made_up, explain=_name_meeting
             )
         else:
-            require_per_example(self.network, single[0], explain=_name_meeting)
+            inputs = None if shape.change is None else partial(_made_up_inputs, shape, like)
+            require_per_example(self.network, single[0], made_up=inputs, explain=_name_meeting)
         if not self.indexed:
             with self.gradients.fixed.holding():
                 require_usable(
@@ -390,6 +406,12 @@ class Task:
             shape = network_shape = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(network_shape)}
         return shapes | self.data.origin()
+
+
+def _made_up_inputs(shape: BatchShape, like: Leaves, inputs: Leaves) -> Leaves:
+    """Made-up inputs, as the loss makes them beside targets."""
+    (_, targets) = made_up_rows(like, 1, len(inputs[0]))
+    return shape.made_up((inputs[0].to(like[0].dtype), targets.to(inputs[0].device)))[:1]
 
 
 def _name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:

@@ -260,7 +260,8 @@ def require_uncoupled(
                 "without means, weights or normalisation over the batch"
             )
     inputs = problem.shape.inputs
-    losses(*map(larger, rows[:inputs]), *rows[inputs:])
+    enlarged = problem.shape.made_up((*map(larger, rows[:inputs]), *rows[inputs:]))
+    losses(*(leaf.to(rows[0].device) for leaf in enlarged))
     _require_same(losses(*rows), together)
     return written, drawn
 

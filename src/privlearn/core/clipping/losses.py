@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -17,8 +16,8 @@ from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that,
 #: where the first parameter is called `model`. Losses are tried on made-up rows, of random numbers.
-#: For models that refuse those, a loss of the model and the batch has `made_up`, which makes such a
-#: batch look like the data; it never sees the data.
+#: Where a model or a loss refuses those, the loss has `made_up`, which makes such a batch look like
+#: the data; it never sees the data.
 Loss = Callable[..., Tensor]
 
 
@@ -59,9 +58,9 @@ class BatchShape:
                 "(inputs, targets): give a loss of the model and the batch, loss(model, batch), "
                 "whose first parameter is called model"
             )
-        if (rows.structure, whole) == (PAIR.structure, False):
+        change = getattr(loss, "made_up", None)
+        if (rows.structure, whole, change) == (PAIR.structure, False, None):
             return PAIR
-        change = getattr(loss, "made_up", None) if whole else None
         return cls(rows.structure, len(rows.like) if whole else rows.inputs, whole, change)
 
     def made_up(self, leaves: Leaves) -> Leaves:
@@ -100,63 +99,6 @@ def takes_model(loss: Loss) -> bool:
     except (TypeError, ValueError):
         return False
     return names[:1] == ["model"]
-
-
-@final
-class ModelLoss:
-    """A function of (model, batch) as a loss, whatever its parameters are called."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        self.function = function
-        #: The module that it is a method of, if it is one: its state is put back after each batch,
-        #: as the model's is.
-        self.func = getattr(function, "__self__", function)
-        self.made_up = getattr(function, "made_up", None)
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
-
-    def __call__(self, model: Any, batch: Any) -> Tensor:
-        """One value for each example."""
-        return self.function(model, batch)
-
-
-def of_model(loss: Any) -> Loss:
-    """A loss for a loop whose functions are losses of (model, batch); modules, as those of torch,
-    are of (outputs, targets).
-
-    Raises:
-        BadInput: it is no function.
-    """
-    if not callable(loss):
-        raise BadInput(
-            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for "
-            "each example, not its value. It is called by step, on parts of the batch"
-        )
-    return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
-
-
-def same_loss(one: Loss | None, other: Loss | None) -> bool:
-    """Whether two losses are one: also a function that is made anew each time, of the same code and
-    values.
-    """
-    one, other = (loss.function if isinstance(loss, ModelLoss) else loss for loss in (one, other))
-    if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
-        return one == other
-    return one.__code__ is other.__code__ and all(
-        value is other_value
-        or (
-            type(value) is type(other_value)
-            and isinstance(value, bool | int | float | str)
-            and value == other_value
-        )
-        for value, other_value in zip(_values_in(one), _values_in(other), strict=True)
-    )
-
-
-def _values_in(function: FunctionType) -> list[Any]:
-    """What a function holds beside its code."""
-    named = function.__kwdefaults__ or {}
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [*cells, *(function.__defaults__ or ()), *named.values()]
 
 
 def require_one_each(losses: Any, rows: int) -> Tensor:

@@ -132,7 +132,7 @@ def require_per_example(
             refused.append(error)
     else:
         description = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
+        hint = _advice_for(refused[0]) if made_up else ""
         raise BadInput(
             f"{what} cannot run on inputs of {description}: {first_line(refused[0])}{hint}"
         ) from refused[0]
@@ -157,6 +157,16 @@ def require_per_example(
     if not fixed:
         batch = made_up_rows(typed, len(typed), sizes[0])
         _require_unwritten(twin, trained, made_up(batch) if made_up else batch)
+
+
+def _advice_for(error: Exception) -> str:
+    """What to write where a loss refuses made-up rows."""
+    if isinstance(error, RuntimeError) and "does not require grad" in str(error):
+        return (
+            ". A loss that takes gradients by its inputs computes them in `with "
+            "torch.enable_grad():`, of x.detach().requires_grad_()"
+        )
+    return ". If rows must hold certain values, give made_up, as an argument or of the loss"
 
 
 def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
