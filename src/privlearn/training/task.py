@@ -137,6 +137,7 @@ class Task:
         self.network = (
             model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         )
+        require_separate(self.network)
         self.network.to(device_of(compute.device, self.network)).train()
         session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
@@ -149,7 +150,6 @@ class Task:
             else self._empty()
         )
         self.accuracies: list[float] = []
-        require_separate(self.network)
         if loss is not None:
             self._prepare(loss, session)
         elif session.file or plan.filter is not None:
