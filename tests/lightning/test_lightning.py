@@ -349,6 +349,28 @@ def test_a_variational_autoencoder_is_published(tmp_path: Path) -> None:
     assert pv.verify(private.publish(tmp_path / "model")).ok
 
 
+class Particular(Classifier):
+    """As those that find objects: it takes rows of a kind, and has losses in training alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        if not self.training or bool((x < 0).any()):
+            raise ValueError("x must not be below 0")
+        return F.cross_entropy(self.net(x), y)
+
+
+def test_rows_of_a_kind_are_made_up_by_the_script(tmp_path: Path) -> None:
+    def absolute(batch: Any) -> Any:
+        return batch[0].abs(), batch[1]
+
+    data = TensorDataset(rows().tensors[0].abs(), rows().tensors[1])
+    given = {"train": DataLoader(data, batch_size=8), "max_epochs": 1, "limit_val_batches": 0}
+    with pytest.raises(pv.errors.BadInput, match="below 0.*made_up"):
+        fitted(tmp_path, Particular(), **given)
+    *_, private = fitted(tmp_path, Particular(), strategy(made_up=absolute), **given)
+    assert private.result.ledger.event == private.plan.event()
+
+
 def test_other_stages_run_after_training(tmp_path: Path) -> None:
     class Whole(pl.LightningDataModule):
         def train_dataloader(self) -> Any:

@@ -93,8 +93,8 @@ class DatasetRows(AllRows):
             raise BadInput(
                 f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected "
                 "tensors, or a tuple or dictionary of tensors, with one row for each example. "
-                "Give a collate function that makes them, and pads what a row has several of (boxes) "
-                "to a public number"
+                "Give a collate function that makes them, and pads what a row has several of, such "
+                "as boxes, to a public number"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
         self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure

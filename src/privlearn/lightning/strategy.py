@@ -97,6 +97,7 @@ class _PrivateSteps(Strategy):
         self,
         loss: Callable[..., Tensor] | None,
         *,
+        made_up: Callable[[Any], Any] | None,
         log_private_loss: bool,
         settings: dict[str, Any],
     ) -> None:
@@ -107,6 +108,7 @@ class _PrivateSteps(Strategy):
                 "pv.make_private"
             )
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
+        self._made_up = made_up
         self.private: Run | None = None
         self._epochs: EpochLoader | _PlannedEpochs | None = None
         self._loader: Any = None  # of training, where the run is made later
@@ -228,7 +230,10 @@ class _PrivateSteps(Strategy):
         """Make the run, try its step on made-up rows, and begin it."""
         module = self.lightning_module
         self._logs = TrainingLogs(module, self._trainer)
-        loss = self._loss or StepLoss(self._logs.metrics)
+        loss: Any = self._loss or StepLoss(self._logs.metrics)
+        if self._made_up is not None:
+            loss = partial(loss)
+            loss.made_up = self._made_up
         try:
             private = make_private(
                 module,
@@ -411,6 +416,8 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         device: where to compute; by default the first GPU, if there is one. Or that of `config`.
         loss: a function of (module, batch) to one value for each example, shape (batch,), in place
             of `training_step`: faster.
+        made_up: a function that changes a batch of made-up rows, on which steps are tried, into one
+            that the module accepts. It never gets rows of the data.
         log_private_loss: whether loggers get the training loss as `private_loss`, which no
             guarantee covers. Callbacks and schedulers do not: one that monitors it is refused.
         settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader
@@ -429,6 +436,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         device: str | torch.device | None = None,
         loss: Callable[..., Tensor] | None = None,
         *,
+        made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
@@ -440,7 +448,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
             settings |= {"config": replace(config, device=None)}
         usual = "cuda:0" if torch.cuda.is_available() else "cpu"
         super().__init__(device_of(usual if device is None else device, nn.Module()))
-        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
 
     def _require_processes(self) -> None:
         require_one_process("PrivateStrategy", "give the Trainer strategy=PrivateDDPStrategy(...)")
@@ -456,7 +464,7 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
     wrapped in DistributedDataParallel. See docs/distributed.md.
 
     Args:
-        loss, log_private_loss, settings: as of `PrivateStrategy`.
+        loss, made_up, log_private_loss, settings: as of `PrivateStrategy`.
 
     Raises:
         NotPerExample, BadInput: as `PrivateStrategy`; or there are not 1, 2, 4, 8 or a higher power
@@ -470,11 +478,12 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
         self,
         loss: Callable[..., Tensor] | None = None,
         *,
+        made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
 
     def configure_ddp(self) -> None:
         """Nothing: the run shares out the batches and adds up what was clipped, and copies the

@@ -52,7 +52,12 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
             for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES))
         )
         like_data = TensorRows(nested(made_up, rows.structure))
-        true, norm = _by_autograd(model, loss, made_up, shape, _draws_of(like_data))
+        random = _draws_of(like_data)
+        try:
+            true, norm = _by_autograd(model, loss, made_up, shape, random)
+        except _CannotRun:
+            model.train()  # some models give losses in this mode alone
+            true, norm = _by_autograd(model, loss, made_up, shape, random)
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
         # which lets all pass
@@ -81,6 +86,10 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
             f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be "
             "protected"
         )
+
+
+class _CannotRun(BadInput):
+    """The model or the loss fails on made-up rows."""
 
 
 def _draws_of(rows: Rows) -> RowRandom:
@@ -115,7 +124,7 @@ def _by_autograd(
         except PrivlearnError:
             raise
         except Exception as error:
-            raise BadInput(
+            raise _CannotRun(
                 f"the model or the loss fails on made-up rows: {type(error).__name__}: "
                 f"{first_line(error)}. If rows must hold certain values, give made_up, which "
                 "changes such a batch into one as the data are"

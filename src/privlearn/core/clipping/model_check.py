@@ -149,7 +149,12 @@ def require_per_example(
             refused.append(error)
     else:
         description = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
+        hint = (
+            ". If rows must hold certain values, give made_up: an attribute of the loss, or an "
+            "argument of a trainer"
+            if made_up
+            else ""
+        )
         raise BadInput(
             f"{what} cannot run on inputs of {description}: {first_line(refused[0])}. It is called "
             f"with any number of examples, and must not mix them{hint}"
