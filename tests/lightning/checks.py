@@ -219,21 +219,135 @@ def check_an_empty_batch_is_a_step_of_the_strategy() -> None:
 
 
 @check
-def check_metrics_that_the_step_updates_are_refused() -> None:
+def check_metrics_of_a_step_hold_nothing_of_a_row() -> None:
+    """Those that a step calls or updates, in a list, in a collection or by themselves; between
+    steps they give no figure. Validation's figures are what they are.
+    """
     parts = _parts()
     metrics = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+
+    def accuracy(top_k: int = 1) -> Any:
+        return metrics.Accuracy("multiclass", num_classes=3, top_k=top_k)
 
     class Counting(parts.Classifier):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.right = metrics.MeanMetric()
+            self.both, self.called, self.areas = accuracy(), accuracy(), metrics.CatMetric()
+            self.listed = [metrics.MeanMetric()]
+            self.pair = metrics.MetricCollection({"two": accuracy(2), "all": accuracy(3)})
+            self.between: list[Any] = []
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.right.update(batch[0].detach().sum())
-            return F.cross_entropy(self.net(batch[0]), batch[1])
+            out = self.net(batch[0])
+            loss = F.cross_entropy(out, batch[1])
+            self.log("called", self.called(out, batch[1]))
+            self.pair.update(out, batch[1])
+            self.both.update(out, batch[1])
+            self.listed[0].update(loss)
+            self.areas.update(loss)
+            return loss
+
+        def on_train_epoch_end(self) -> None:
+            alone = (self.called, self.areas, self.listed[0])
+            self.between += [metric.compute() for metric in alone]
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            out = self.net(batch[0])
+            self.both.update(out, batch[1])
+            self.pair.update(out, batch[1])
+
+        def on_validation_epoch_end(self) -> None:
+            self.log("both", self.both.compute())
+            self.log_dict(self.pair.compute())
+
+    with tempfile.TemporaryDirectory() as folder, pytest.warns(UserWarning, match="stays as it"):
+        trainer, module, private = parts.fitted(
+            Path(folder), Counting(), max_epochs=1, num_sanity_val_steps=0
+        )
+    assert len(module.between) == 3
+    assert all(figure.isnan().all() and figure.numel() == 1 for figure in module.between)
+    for metric in (module.called, module.listed[0], module.areas):
+        assert not metric._update_count, metric
+        for name, default in metric._defaults.items():
+            held = getattr(metric, name)
+            assert held == default if isinstance(default, list) else torch.equal(held, default)
+    x, y = parts.rows(1).tensors
+    scores = module.net(x).topk(3).indices == y[:, None]
+    right = [float(scores[:, :k].any(1).float().mean()) for k in (1, 2, 3)]
+    validated = [float(trainer.callback_metrics[name]) for name in ("both", "two", "all")]
+    assert torch.allclose(torch.tensor(validated), torch.tensor(right))
+    assert "called" not in trainer.callback_metrics
+    assert private.private.task.gradients.way == "vmap"
+
+
+@check
+def check_a_loss_that_follows_from_a_metric_is_refused() -> None:
+    parts = _parts()
+    metrics = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+
+    class Collected(parts.Classifier):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.error = metrics.MeanSquaredError()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.error(self.net(batch[0]), F.one_hot(batch[1], 3).float())
+
+    class Computed(Collected):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            mean_squared_error = metrics.functional.mean_squared_error
+            return mean_squared_error(self.net(batch[0]), F.one_hot(batch[1], 3).float())
 
     with tempfile.TemporaryDirectory() as folder:
-        must_raise(pv.errors.PrivlearnError, lambda: parts.fitted(Path(folder), Counting()))
+        error = must_raise(NotPerExample, lambda: parts.fitted(Path(folder), Collected()))
+        assert "'error'" in str(error)
+        parts.fitted(Path(folder), Computed(), max_epochs=1)
+
+
+@check
+def check_a_scheduler_may_ask_for_the_steps_first() -> None:
+    """Before there is an optimizer; the run is then as any other."""
+    parts = _parts()
+
+    def fitted(**changes: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return parts.fitted(Path(folder), parts.OneCycle(), max_epochs=2, **changes)
+
+    for sanity in (0, 2):
+        trainer, module, private = fitted(num_sanity_val_steps=sanity)
+        assert (module.steps, trainer.global_step) == (10, 10)
+        assert private.result.ledger.event == private.plan.event()
+        assert not private.result.facts.get("unclaimed")
+        assert trainer.optimizers[0].param_groups[0]["lr"] < 0.01
+        assert "right" in trainer.callback_metrics
+    same = DataLoader(parts.rows(), batch_size=8)
+    for sanity in (0, 2):
+        trainer = parts.pl.Trainer(
+            strategy=parts.strategy(),
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            num_sanity_val_steps=sanity,
+        )
+        error = must_raise(BadInput, partial(trainer.fit, parts.OneCycle(), same, same))
+        assert "has training rows" in str(error)
+
+
+@check
+def check_accumulated_batches_are_one_batch() -> None:
+    """Of so many loaders' batches, with the price of its rate."""
+    parts = _parts()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, module, private = parts.fitted(
+            Path(folder), parts.OneCycle(), max_epochs=3, accumulate_grad_batches=2
+        )
+    assert private.plan.sampling == pv.Poisson(0.4)
+    assert private.result.ledger.event == private.plan.event()
+    assert (module.steps, trainer.global_step) == (9, 9)
+    assert private.private.config.microbatch == 8
+    assert trainer.accumulate_grad_batches == 2
 
 
 @check

@@ -9,10 +9,11 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from privlearn.data import torch_rows
-from privlearn.lightning import step_loss, strategy
+from privlearn.lightning import step_loss, step_metrics, strategy
 from privlearn.training import gradient_check
 
 STEP = "    seen = self.private.step(drawn_batch(args[0]))\n"
+HOLD_NOTHING = "check_metrics_of_a_step_hold_nothing_of_a_row"
 RATES = "check_a_trainers_rates_follow_counts_and_public_metrics"
 MUTANTS = [
     Mutant(
@@ -116,6 +117,62 @@ MUTANTS = [
         "config.frequency > 1",
         "False",
         RATES,
+    ),
+    Mutant(
+        "a step updates metrics",
+        step_metrics.StepMetrics._kind_of_metric,
+        'if self._in_a_step(): return nothing return vars(metric).get("update"',
+        'return vars(metric).get("update"',
+        HOLD_NOTHING,
+    ),
+    Mutant(
+        "metrics that a step calls collect its rows",
+        step_metrics.StepMetrics._kind_of_metric,
+        "return nothing() if self._in_a_step() else",
+        "return nothing() if False else",
+        HOLD_NOTHING,
+    ),
+    Mutant(
+        "a collection compares metrics that steps left empty",
+        step_metrics.StepMetrics._kind_of_collection,
+        "if self._in_a_step():",
+        "if False:",
+        HOLD_NOTHING,
+    ),
+    Mutant(
+        "metrics that steps left empty give figures",
+        step_metrics.StepMetrics._kind_of_metric,
+        "if name in self.in_steps and not metric._update_count:",
+        "if False:",
+        HOLD_NOTHING,
+    ),
+    Mutant(
+        "metrics in lists collect rows of steps",
+        step_metrics._metrics_of,
+        "isinstance(value, list | tuple | dict)",
+        "False",
+        HOLD_NOTHING,
+    ),
+    Mutant(
+        "a loss may follow from a metric",
+        step_loss.StepLoss._require_no_metric,
+        "if losses[0].isnan() and not losses[1].isnan():",
+        "if False:",
+        "check_a_loss_that_follows_from_a_metric_is_refused",
+    ),
+    Mutant(
+        "where the run is made later, validation rows are taken for those of training",
+        strategy.PrivateStrategy.process_dataloader,
+        "or self._epochs is not None",
+        "or self.private is not None",
+        "check_a_scheduler_may_ask_for_the_steps_first",
+    ),
+    Mutant(
+        "accumulated batches are small ones",
+        strategy._with_larger_batches,
+        "times * dataloader.batch_size",
+        "dataloader.batch_size",
+        "check_accumulated_batches_are_one_batch",
     ),
 ]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(

@@ -208,6 +208,11 @@ class Manual(Classifier):
     automatic_optimization = False
 
 
+class Twofold(Manual):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]
+
+
 class Unused(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -223,12 +228,13 @@ class Many(IterableDataset[Any]):
     ("module", "train", "changes", "said"),
     [
         (Normed, None, {}, "BatchNorm1d"),
-        (Manual, None, {}, "steps by itself"),
+        (Manual, None, {}, "automatic_optimization = True"),
+        (Twofold, None, {}, "gives 2 optimizers"),
         (Unused, None, {}, "more.weight"),
         (Classifier, lambda: DataLoader(Many(), batch_size=8), {}, "terable"),
         (Classifier, lambda: loader(drop_last=True), {}, "drop_last"),
         (Classifier, lambda: {"a": loader(), "b": loader()}, {}, "several training loaders"),
-        (Classifier, None, {"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
+        (Classifier, None, {"limit_train_batches": 1}, "limit_train_batches"),
         (Classifier, None, {"gradient_clip_val": 1.0}, "max_grad_norm"),
         (Classifier, None, {"limit_train_batches": 2}, "limit_train_batches"),
         (Classifier, None, {"max_epochs": -1}, "no end"),
@@ -244,21 +250,184 @@ def test_what_cannot_be_private_is_refused_by_name(
     assert ledger.event == pv.Ledger().event  # nothing was spent
 
 
-def test_metrics_of_the_step_are_refused(tmp_path: Path) -> None:
-    metrics = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+class OneCycle(Classifier):
+    """As Lightning documents it; with its steps."""
 
-    class Counting(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.right = metrics.MeanMetric()
+    def configure_optimizers(self) -> Any:
+        self.steps = self.trainer.estimated_stepping_batches
+        return self.optimizers_for(self.steps)
 
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            loss = super().training_step(batch, batch_idx)
-            self.right.update(loss.detach())
-            return loss
+    def optimizers_for(self, steps: int) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
-    with pytest.raises(pv.errors.PrivlearnError):
-        fitted(tmp_path, Counting())
+
+class Metered(OneCycle):
+    """With a metric of its training rows, and smooth labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchmetrics import MeanMetric
+
+        self.mean = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = F.cross_entropy(self.net(batch[0]), batch[1], label_smoothing=0.1)
+        self.log("mean", self.mean(loss.detach()))
+        return {"loss": loss}
+
+
+class Autoencoder(OneCycle):
+    """A variational one, whose noise is of the rows, so that it can be computed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.decoder = nn.Linear(2, 4)
+
+    def noise(self, x: Tensor) -> Tensor:
+        return x[:, :2]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, _ = batch
+        mean, log_variance = self.net(x).chunk(2, dim=-1)
+        latent = mean + self.noise(x) * (log_variance / 2).exp()
+        divergence = (mean**2 + log_variance.exp() - 1 - log_variance).sum(1) / 2
+        return F.mse_loss(self.decoder(latent), x, reduction="sum") / len(x) + divergence.mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("right", -self.training_step(batch, batch_idx))
+
+
+class Drawing(Autoencoder):
+    """The usual one."""
+
+    def noise(self, x: Tensor) -> Tensor:
+        return torch.randn_like(x[:, :2])
+
+
+@pytest.mark.parametrize("module", [OneCycle, Metered, Autoencoder])
+def test_weights_are_those_of_clipped_single_examples(module: Any, tmp_path: Path) -> None:
+    """Up to next to no noise; of all examples in each step."""
+    if module is Metered:
+        pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    quiet = {"epsilon": None, "noise_multiplier": 1e-4, "max_grad_norm": 0.5, "sampling": "full"}
+    _, trained, _ = fitted(
+        tmp_path,
+        module(),
+        strategy(**quiet),
+        max_epochs=4,
+        train=loader(batch_size=10),
+        accumulate_grad_batches=4,
+    )
+    twin = module()
+    twin.log = lambda *_, **__: None
+    (optimizer,), (config,) = twin.optimizers_for(4)
+    x, y = rows().tensors
+    parameters = list(twin.parameters())
+    for _ in range(4):
+        total = [torch.zeros_like(parameter) for parameter in parameters]
+        for row in range(40):
+            output = twin.training_step((x[row : row + 1], y[row : row + 1]), 0)
+            loss = output["loss"] if isinstance(output, dict) else output
+            gradients = torch.autograd.grad(loss, parameters)
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            for part, gradient in zip(total, gradients, strict=True):
+                part += gradient * min(1.0, 0.5 / float(norm)) / 40
+        for parameter, part in zip(parameters, total, strict=True):
+            parameter.grad = part
+        optimizer.step()
+        config["scheduler"].step()
+    for own, its in zip(trained.parameters(), parameters, strict=True):
+        assert float((own - its).detach().norm()) < 1e-3 * float(its.detach().norm()) + 1e-5
+
+
+def test_a_variational_autoencoder_is_published(tmp_path: Path) -> None:
+    *_, private = fitted(tmp_path, Drawing())
+    assert pv.verify(private.publish(tmp_path / "model")).ok
+
+
+class Particular(Classifier):
+    """As those that find objects: it takes rows of a kind, and has losses in training alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        if not self.training or bool((x < 0).any()):
+            raise ValueError("x must not be below 0")
+        return F.cross_entropy(self.net(x), y)
+
+
+def test_rows_of_a_kind_are_made_up_by_the_script(tmp_path: Path) -> None:
+    def absolute(batch: Any) -> Any:
+        return batch[0].abs(), batch[1]
+
+    data = TensorDataset(rows().tensors[0].abs(), rows().tensors[1])
+    given = {"train": DataLoader(data, batch_size=8), "max_epochs": 1, "limit_val_batches": 0}
+    with pytest.raises(pv.errors.BadInput, match="below 0.*made_up"):
+        fitted(tmp_path, Particular(), **given)
+    *_, private = fitted(tmp_path, Particular(), strategy(made_up=absolute), **given)
+    assert private.result.ledger.event == private.plan.event()
+
+
+def test_other_stages_run_after_training(tmp_path: Path) -> None:
+    class Whole(pl.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return loader()
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(rows(1), batch_size=16)
+
+        test_dataloader = predict_dataloader = val_dataloader
+
+    class Tested(OneCycle):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.validation_step(batch, batch_idx)
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(batch[0])
+
+    from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+
+    kept = Kept()
+    best = ModelCheckpoint(tmp_path / "checkpoints", monitor="right", mode="max")
+    trainer = pl.Trainer(
+        strategy=strategy(),
+        max_epochs=2,
+        accelerator="cpu",
+        logger=kept,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[LearningRateMonitor("step"), best],
+    )
+    module, data = Tested(), Whole()
+    trainer.fit(module, datamodule=data)
+    rates = [metrics["lr-SGD"] for metrics in kept.metrics if "lr-SGD" in metrics]
+    assert len(rates) == 10
+    (validated,) = trainer.validate(module, datamodule=data, verbose=False)
+    (tested,) = trainer.test(module, datamodule=data, verbose=False)
+    assert validated == tested
+    assert sum(map(len, trainer.predict(module, datamodule=data))) == 40
+    trainer.test(module, datamodule=data, ckpt_path="best", weights_only=False, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("callback", "arguments", "said"),
+    [
+        ("StochasticWeightAveraging", (0.1,), "average="),
+        ("EMAWeightAveraging", (), "average="),
+        ("GradientAccumulationScheduler", ({0: 2},), "accumulate_grad_batches"),
+        ("LearningRateFinder", (), "public rows"),
+    ],
+)
+def test_callbacks_that_train_or_change_weights_are_refused(
+    callback: str, arguments: Any, said: str, tmp_path: Path
+) -> None:
+    made = getattr(pl.callbacks, callback)(*arguments)
+    with pytest.raises(pv.errors.BadInput, match=f"{callback} can't be used.*{said}"):
+        fitted(tmp_path, callbacks=[made])
 
 
 def test_a_run_is_not_resumed_from_lightnings_checkpoint(tmp_path: Path) -> None:

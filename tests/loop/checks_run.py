@@ -239,6 +239,31 @@ def check_a_run_compares_its_gradients_when_it_is_asked_to() -> None:
     assert not run.ledger.event.events
 
 
+@check
+def check_gradients_of_losses_that_draw_are_compared() -> None:
+    """With the same numbers, as those of a variational autoencoder's loss."""
+
+    def drawing_loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        noisy = x + torch.randn_like(x) * x.abs()
+        return nn.functional.cross_entropy(model(noisy), y, reduction="none")
+
+    private(loss=drawing_loss).require_gradients()
+
+
+@check
+def check_what_a_loop_keeps_between_steps_stays() -> None:
+    """In a module, such as figures of validation; from one epoch to the next, too."""
+    model = network()
+    model.history = []
+    run = private(model, loss=loss)
+    for epoch in run:
+        for batch in epoch:
+            run.step(batch)
+        model.history.append(0.5 + epoch.number)
+    assert model.history == [0.5, 1.5]
+
+
 #: What a plan says, each with a value that is not the usual one.
 PLANNED: dict[str, Any] = {
     "epsilon": 3.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import loop
 from privlearn.runs import given
-from privlearn.training import base_run, epoch_loader, task
+from privlearn.training import base_run, epoch_loader, gradient_check, task
 from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
@@ -192,6 +192,20 @@ MUTANTS = [
         "require_gradients(self.model, self.task.loss, self.task.rows)",
         "pass",
         "check_a_run_compares_its_gradients_when_it_is_asked_to",
+    ),
+    Mutant(
+        "gradients of losses that draw are compared with others",
+        gradient_check.require_gradients,
+        "view_seeds=np.random.default_rng(_SEED)",
+        "view_seeds=None",
+        "check_gradients_of_losses_that_draw_are_compared",
+    ),
+    Mutant(
+        "what a loop keeps in a module is lost with the epoch",
+        task.Task.end_epoch,
+        "self.gradients.fixed.attributes.take()",
+        "pass",
+        "check_what_a_loop_keeps_between_steps_stays",
     ),
 ]
 

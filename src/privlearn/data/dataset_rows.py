@@ -25,7 +25,7 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn._checks import count
 from privlearn.core.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.data.padding import Padding, Shapes, shapes_of
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that
 #: none depends on another.
@@ -93,7 +93,8 @@ class DatasetRows(AllRows):
             raise BadInput(
                 f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected "
                 "tensors, or a tuple or dictionary of tensors, with one row for each example. "
-                "Give a collate function that makes them"
+                "Give a collate function that makes them, and pads what a row has several of, such "
+                "as boxes, to a public number"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
         self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
@@ -109,8 +110,11 @@ class DatasetRows(AllRows):
                 return self._made.batch(number)
             except Exception as raised:
                 error = error or raised
+        assert error is not None
         raise BadInput(
-            f"no row of the data set can be made: {error}. Expected a map-style data set, with rows"
+            f"no row of the data set can be made: {first_line(error)}. Expected a map-style data "
+            "set, and a collate function that takes one row at a time. One that mixes rows (mixup, "
+            "CutMix) can't be private: change each row by itself, in the data set"
         ) from error
 
     def __len__(self) -> int:
@@ -225,9 +229,9 @@ class DatasetRows(AllRows):
         if padding is None and len(numbers) > 1:
             raise BadInput(
                 "the collate function makes something else of rows together than of each row by "
-                "itself: it packs, mixes or leaves out rows, and one row's values would depend on "
-                "others. Expected a batch with one entry for each row, made of that row alone, and "
-                "padded; do the rest in the model or the loss"
+                "itself: it packs, mixes (mixup, CutMix) or leaves out rows. Expected an entry for "
+                "each row, made of that row alone, and padded. In place of mixing, change each row "
+                "by itself, in the data set"
             )
         self._made.free, self._made.padding = False, padding if padding and padding.varies else None
         if self._made.padding:

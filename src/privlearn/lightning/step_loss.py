@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privlearn._checks import quoted
 from privlearn.errors import BadInput, NotPerExample
+from privlearn.lightning.step_metrics import StepMetrics
 from privlearn.runs.public_numbers import declare_public
 
 
@@ -24,17 +26,48 @@ class StepLoss:
     mean over one is the example's own. So nothing has to be believed of how it averages. The engine
     computes all examples of a batch at once where `torch.func.vmap` can follow the step, and one
     after the other where it can't.
+
+    Args:
+        metrics: of the module: no loss may follow from them.
     """
+
+    def __init__(self, metrics: StepMetrics | None = None) -> None:
+        self._metrics = metrics
+        self._tried = metrics is None or not metrics.names
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
         rows = len(tree_leaves(batch)[0])
+        if not self._tried:  # on made-up rows
+            self._tried = True
+            self._require_no_metric(model, tree_map(lambda leaf: leaf[:1], batch))
         return torch.stack(
             [
                 self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
                 for n in range(rows)
             ]
         )
+
+    def _require_no_metric(self, model: Any, row: Any) -> None:
+        """Refuse a loss that follows from a metric of the module.
+
+        Raises:
+            NotPerExample: naming the metric.
+        """
+        assert self._metrics is not None
+        losses = []
+        for figure in (math.nan, 0.5):
+            self._metrics.figure = figure
+            with torch.random.fork_rng():
+                losses.append(self._of_one(model, row))
+        self._metrics.figure = math.nan
+        if losses[0].isnan() and not losses[1].isnan():
+            raise NotPerExample(
+                f"the loss of training_step follows from the metric "
+                f"{quoted(min(self._metrics.in_steps))}, which collects figures of several "
+                "examples. Compute it by the function that torchmetrics.functional has for the "
+                "metric, or by one of torch.nn.functional"
+            )
 
     def _of_one(self, model: Any, row: Any) -> Tensor:
         output = model.training_step(row, 0)
@@ -64,12 +97,14 @@ class TrainingLogs:
 
     Attributes:
         hidden: whether a step is computed, or tried on made-up rows.
+        metrics: those of the module.
         in_steps: names that were logged meanwhile.
     """
 
     def __init__(self, module: nn.Module, trainer: Any) -> None:
         self._module, self._trainer = module, trainer
         self.hidden, self.in_steps = True, set[str]()
+        self.metrics = StepMetrics(module, lambda: self.hidden)
         self._before = {name: vars(module).get(name) for name in ("log", "lr_scheduler_step")}
         module.__dict__["log"] = self._make_log()
         module.__dict__["lr_scheduler_step"] = self._make_scheduler_step()
@@ -164,30 +199,9 @@ class TrainingLogs:
                 )
 
     def close(self) -> None:
-        """Give the module's methods back."""
+        """Give the module's methods back, and those of its metrics."""
+        self.metrics.close()
         for name, before in self._before.items():
             self._module.__dict__.pop(name, None)
             if before is not None:
                 self._module.__dict__[name] = before
-
-
-@contextmanager
-def no_metrics_in(module: nn.Module) -> Iterator[None]:
-    """A block in which the step is tried: refuse one that updates torchmetrics' metrics, which keep
-    private figures.
-
-    Raises:
-        BadInput: naming the metric.
-    """
-    counts = {name: _updates(submodule) for name, submodule in module.named_modules()}
-    yield
-    for name, submodule in module.named_modules():
-        if _updates(submodule) != counts.get(name):
-            raise BadInput(
-                f"training_step updates the metric {name!r} with private rows: its figures would "
-                "be logged without noise. Update it in validation_step"
-            )
-
-
-def _updates(module: nn.Module) -> int:
-    return int(getattr(module, "_update_count", 0))

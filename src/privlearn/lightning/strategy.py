@@ -5,38 +5,44 @@ run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput
-from privlearn.lightning.step_loss import StepLoss, TrainingLogs, no_metrics_in
+from privlearn.lightning.step_loss import StepLoss, TrainingLogs
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
-from privlearn.training.epoch_loader import EpochLoader, drawn_batch
+from privlearn.training.epoch_loader import DrawnBatch, EpochLoader, drawn_batch
 from privlearn.training.run import Run
 
 #: What the training loss is called in logs.
 _PRIVATE_LOSS = "private_loss"
+_AVERAGE = (
+    "give PrivateStrategy(average=0.5), which publishes the mean of the weights over the last half "
+    "of the steps"
+)
 #: Settings of a Trainer that a private run can't follow: what it has to be, and what to do.
 _EXPECTED: dict[str, tuple[Any, str]] = {
-    "accumulate_grad_batches": (
-        1,
-        "make the loader's batches larger, with microbatch= for what fits into memory",
+    "gradient_clip_val": (
+        None,
+        "leave it out, and give PrivateStrategy(max_grad_norm=C), which clips each example's "
+        "gradient",
     ),
-    "gradient_clip_val": (None, "max_grad_norm= of PrivateStrategy clips each example's gradient"),
     "limit_train_batches": (
         1.0,
         "an epoch has as many batches as the plan says: set max_epochs or max_steps",
@@ -47,6 +53,41 @@ _EXPECTED: dict[str, tuple[Any, str]] = {
         "the rows of a private run stay what they are: leave it out",
     ),
 }
+#: What to do in place of callbacks that train, or that change the weights or the steps. Without
+#: them such runs could not be published; this says so before anything is spent.
+_INSTEAD = {
+    "StochasticWeightAveraging": _AVERAGE,
+    "WeightAveraging": _AVERAGE,
+    "GradientAccumulationScheduler": "give Trainer(accumulate_grad_batches=K) one number",
+    "LearningRateFinder": (
+        "it would choose by the loss of private rows. Set the rate yourself, or find it by a plain "
+        "Trainer on public rows"
+    ),
+    "BatchSizeFinder": (
+        "it would train on private rows. Set batch_size, and give PrivateStrategy(microbatch=B), "
+        "the examples that fit into memory at once"
+    ),
+}
+
+
+@final
+class _PlannedEpochs:
+    """The epochs of a run that is made later, once there is an optimizer; their steps are known.
+
+    Args:
+        steps: in an epoch.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self.epochs: EpochLoader | None = None
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[DrawnBatch]:
+        assert self.epochs is not None
+        yield from self.epochs
 
 
 class _PrivateSteps(Strategy):
@@ -56,6 +97,7 @@ class _PrivateSteps(Strategy):
         self,
         loss: Callable[..., Tensor] | None,
         *,
+        made_up: Callable[[Any], Any] | None,
         log_private_loss: bool,
         settings: dict[str, Any],
     ) -> None:
@@ -66,8 +108,11 @@ class _PrivateSteps(Strategy):
                 "pv.make_private"
             )
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
+        self._made_up = made_up
         self.private: Run | None = None
-        self._epochs: EpochLoader | None = None
+        self._epochs: EpochLoader | _PlannedEpochs | None = None
+        self._loader: Any = None  # of training, where the run is made later
+        self._accumulated = 1
         self._trained_on: Any = None
         self._trainer: Any = None
         self._result: Result | None = None
@@ -76,73 +121,136 @@ class _PrivateSteps(Strategy):
 
     def setup(self, trainer: Any) -> None:
         """Refuse settings of the trainer that can't be private; then as every strategy."""
-        super().setup(trainer)
         self._trainer = trainer
         if trainer.state.fn != "fit":
+            super().setup(trainer)
             return
         if self.private is not None:
             raise BadInput(
                 "this strategy has trained: make another one, with the same ledger if the data are "
                 "the same"
             )
+        self._require_settings(trainer)
+        # of one step all examples are drawn at once
+        self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
+        super().setup(trainer)
+        module, number = self.lightning_module, len(self.optimizers)
+        if number != 1:
+            raise BadInput(
+                f"configure_optimizers of {type(module).__name__} gives {number} optimizers: "
+                "expected one, with a parameter group for each rate, and automatic_optimization = "
+                "True. For losses that take turns there is pv.make_private"
+            )
+        if not module.automatic_optimization:
+            raise BadInput(
+                f"{type(module).__name__} steps by itself: expected automatic_optimization = True, "
+                "and a training_step that returns the loss. For other loops there is "
+                "pv.make_private"
+            )
+
+    @staticmethod
+    def _require_settings(trainer: Any) -> None:
+        """Refuse settings and callbacks of a trainer, by name."""
         for name, (expected, instead) in _EXPECTED.items():
             value = getattr(trainer, name, expected)
-            if value != expected:
+            if name == "limit_train_batches" and trainer.fast_dev_run:
+                continue  # which ends after so many steps, too
+            if value != expected or type(value) is not type(expected):
                 raise BadInput(f"Trainer({name}={value!r}) can't be used: {instead}", name=name)
+        for callback in trainer.callbacks:
+            for kind in type(callback).__mro__:
+                if kind.__name__ in _INSTEAD:
+                    raise BadInput(
+                        f"the callback {type(callback).__name__} can't be used: "
+                        f"{_INSTEAD[kind.__name__]}"
+                    )
         if trainer.max_epochs is None or trainer.max_epochs < 1:
             raise BadInput(
-                f"Trainer(max_epochs={trainer.max_epochs}) has no end: give a number, which the "
-                "noise follows from"
+                f"Trainer(max_epochs={trainer.max_epochs}) has no end, which the noise follows "
+                "from: give the number of epochs, max_epochs=K. With max_steps=N the run may end "
+                "before"
             )
         if trainer.precision not in ("32-true", "bf16-mixed"):
             raise BadInput(
                 f"Trainer(precision={trainer.precision!r}) can't be used: expected 32-true or "
                 "bf16-mixed"
             )
-        module = self.lightning_module
-        if not module.automatic_optimization or len(self.optimizers) != 1:
-            raise BadInput(
-                f"{type(module).__name__} has {len(self.optimizers)} optimizers, or steps by "
-                "itself: expected one, and automatic optimization; several parameter groups are "
-                "fine. For other loops there is pv.make_private"
-            )
 
     def process_dataloader(self, dataloader: object) -> object:
         """The run's batches for the training loader, the first after the sanity check; other
         loaders unchanged.
+
+        A `configure_optimizers` that asks for `trainer.estimated_stepping_batches` has the training
+        loader processed before there is an optimizer: the run is then made when training begins.
         """
         trainer = self._trainer
-        if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or self._epochs is not None:
             self._validated.append(getattr(dataloader, "dataset", None))
             self._require_public_validation()
             return super().process_dataloader(dataloader)
         self._require_processes()
-        module = self.lightning_module
-        settings = {**self._settings, "loss": self._loss or StepLoss()}
-        if trainer.precision == "bf16-mixed":
-            config = settings.get("config")
-            settings |= (
-                {"precision": "bf16"}
-                if config is None
-                else {"config": replace(config, precision="bf16")}
-            )
         self._trained_on = getattr(dataloader, "dataset", None)
         self._require_public_validation()
-        self._logs = TrainingLogs(module, trainer)
+        if self._accumulated > 1:
+            dataloader = _with_larger_batches(dataloader, self._accumulated)
+        if self.optimizers:
+            self._epochs = self._make_run(dataloader)
+        else:
+            self._loader = dataloader
+            self._epochs = _PlannedEpochs(self._count_steps(dataloader))
+        return self._epochs
+
+    def _arguments(self, dataloader: Any) -> dict[str, Any]:
+        """The arguments of `make_private` beside the model, the optimizer and the loader."""
+        settings = {"epochs": self._trainer.max_epochs, **self._settings}
+        computed: dict[str, Any] = {}
+        if self._trainer.precision == "bf16-mixed":
+            computed["precision"] = "bf16"
+        config = settings.get("config")
+        microbatch = settings.get("microbatch") or (config and config.microbatch)
+        if self._accumulated > 1 and microbatch is None:
+            computed["microbatch"] = max(1, dataloader.batch_size // self._accumulated)
+        return settings | (computed if config is None else {"config": replace(config, **computed)})
+
+    def _count_steps(self, dataloader: Any) -> int:
+        """The steps in an epoch: of a run that is made to count them, and never begins."""
+        module = self.lightning_module
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        arguments = {
+            name: value
+            for name, value in self._arguments(dataloader).items()
+            if name not in ("ledger", "streams", "loss")
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run that is made later warns
+            planned = make_private(module, torch.optim.Adam(trained), dataloader, **arguments)
+        return planned.steps_per_epoch
+
+    def _make_run(self, dataloader: Any) -> EpochLoader:
+        """Make the run, try its step on made-up rows, and begin it."""
+        module = self.lightning_module
+        self._logs = TrainingLogs(module, self._trainer)
+        loss: Any = self._loss or StepLoss(self._logs.metrics)
+        if self._made_up is not None:
+            loss = partial(loss)
+            loss.made_up = self._made_up
         try:
-            with no_metrics_in(module):
-                private = make_private(
-                    module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings
-                )
-                private.require_gradients()
+            private = make_private(
+                module,
+                self.optimizers[0],
+                dataloader,
+                **{**self._arguments(dataloader), "loss": loss},
+            )
+            private.require_gradients()
             self._logs.require_public_monitors(_PRIVATE_LOSS)
         except BaseException:
             self._logs.close()
             raise
+        self._logs.metrics.warn()
         self._logs.hidden = False
-        self.private, self._epochs = private, EpochLoader(private)
+        self.private = private
         private.begin()
-        return self._epochs
+        return EpochLoader(private)
 
     def _require_public_validation(self) -> None:
         """Refuse validation on training rows, whose metrics callbacks would follow."""
@@ -159,13 +267,21 @@ class _PrivateSteps(Strategy):
         """Refuse processes that would not train together."""
 
     def on_train_start(self) -> None:
-        """Refuse several training loaders."""
+        """Refuse several training loaders; make the run, if it could not be made before."""
         super().on_train_start()
         if self._trainer.train_dataloader is not self._epochs:
             raise BadInput(
                 "there are several training loaders: give one, whose rows the batches are drawn "
                 "from"
             )
+        if isinstance(self._epochs, _PlannedEpochs):
+            self._epochs.epochs = self._make_run(self._loader)
+            if len(self._epochs.epochs) != len(self._epochs):
+                raise BadInput(
+                    f"the plan has {len(self._epochs.epochs)} steps in an epoch, and "
+                    f"{len(self._epochs)} were expected before there was an optimizer: give "
+                    "sampling= in place of 'best', or the scheduler a number of steps"
+                )
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
         """The run brings its rows to the device itself."""
@@ -218,6 +334,7 @@ class _PrivateSteps(Strategy):
     def on_train_end(self) -> None:
         """The run is over: what was not charged is given back."""
         super().on_train_end()
+        self._trainer.accumulate_grad_batches = self._accumulated
         if self._logs is not None:
             self._logs.close()
         if self.private is not None and self._result is None:
@@ -231,6 +348,8 @@ class _PrivateSteps(Strategy):
     def on_exception(self, exception: BaseException) -> None:
         """The same."""
         super().on_exception(exception)
+        if self._trainer is not None:
+            self._trainer.accumulate_grad_batches = self._accumulated
         if self._logs is not None:
             self._logs.close()
         if self.private is not None:
@@ -264,6 +383,23 @@ class _PrivateSteps(Strategy):
         return publish(self.result, folder, **arguments)
 
 
+def _with_larger_batches(dataloader: Any, times: int) -> Any:
+    """A loader like this one, whose batches are so many times as large; one of batches that have no
+    size is left as it is, and refused later.
+    """
+    if type(dataloader) is not DataLoader or dataloader.batch_size is None:
+        return dataloader
+    return DataLoader(
+        dataloader.dataset,
+        batch_size=times * dataloader.batch_size,
+        sampler=dataloader.sampler,
+        collate_fn=dataloader.collate_fn,
+        num_workers=dataloader.num_workers,
+        worker_init_fn=dataloader.worker_init_fn,
+        drop_last=dataloader.drop_last,
+    )
+
+
 class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
     """A Lightning strategy with differential privacy:
     `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
@@ -280,6 +416,8 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         device: where to compute; by default the first GPU, if there is one. Or that of `config`.
         loss: a function of (module, batch) to one value for each example, shape (batch,), in place
             of `training_step`: faster.
+        made_up: a function that changes a batch of made-up rows, on which steps are tried, into one
+            that the module accepts. It never gets rows of the data.
         log_private_loss: whether loggers get the training loss as `private_loss`, which no
             guarantee covers. Callbacks and schedulers do not: one that monitors it is refused.
         settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader
@@ -298,6 +436,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         device: str | torch.device | None = None,
         loss: Callable[..., Tensor] | None = None,
         *,
+        made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
@@ -309,7 +448,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
             settings |= {"config": replace(config, device=None)}
         usual = "cuda:0" if torch.cuda.is_available() else "cpu"
         super().__init__(device_of(usual if device is None else device, nn.Module()))
-        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
 
     def _require_processes(self) -> None:
         require_one_process("PrivateStrategy", "give the Trainer strategy=PrivateDDPStrategy(...)")
@@ -325,7 +464,7 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
     wrapped in DistributedDataParallel. See docs/distributed.md.
 
     Args:
-        loss, log_private_loss, settings: as of `PrivateStrategy`.
+        loss, made_up, log_private_loss, settings: as of `PrivateStrategy`.
 
     Raises:
         NotPerExample, BadInput: as `PrivateStrategy`; or there are not 1, 2, 4, 8 or a higher power
@@ -339,11 +478,12 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
         self,
         loss: Callable[..., Tensor] | None = None,
         *,
+        made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
 
     def configure_ddp(self) -> None:
         """Nothing: the run shares out the batches and adds up what was clipped, and copies the

@@ -13,6 +13,7 @@ from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
+from privlearn.core.clipping.randomness import RowRandom
 from privlearn.core.rows import Rows, TensorRows, nested
 from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
@@ -20,6 +21,8 @@ from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
 _EXAMPLES = 4
 #: Relative difference of sums in single precision.
 _AGREE = 1e-3
+#: What random numbers of losses follow from, in both sums.
+_SEED = 0
 
 
 def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
@@ -48,13 +51,25 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
             leaf.to(device)
             for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES))
         )
-        true, norm = _by_autograd(model, loss, made_up, shape)
+        like_data = TensorRows(nested(made_up, rows.structure))
+        random = _draws_of(like_data)
+        try:
+            true, norm = _by_autograd(model, loss, made_up, shape, random)
+        except _CannotRun:
+            model.train()  # some models give losses in this mode alone
+            true, norm = _by_autograd(model, loss, made_up, shape, random)
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
         # which lets all pass
-        gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)
+        gradients = ClippedGradients(
+            model,
+            loss,
+            Flat(2.0 * norm),
+            Adjacency.ZERO_OUT,
+            view_seeds=np.random.default_rng(_SEED),
+        )
         (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
-        sums = gradients(sample, TensorRows(nested(made_up, rows.structure)))
+        sums = gradients(sample, like_data)
     finally:
         for module, training in modes:
             module.training = training
@@ -73,8 +88,23 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         )
 
 
+class _CannotRun(BadInput):
+    """The model or the loss fails on made-up rows."""
+
+
+def _draws_of(rows: Rows) -> RowRandom:
+    """The random numbers that the clipped sum's first batch has for these rows: a loss may draw
+    some, as that of a variational autoencoder does.
+    """
+    random = RowRandom()
+    random.active = True
+    random.begin(np.random.default_rng(_SEED).bytes(16))
+    random.take(rows.identities(torch.arange(_EXAMPLES)))
+    return random
+
+
 def _by_autograd(
-    model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape
+    model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape, random: RowRandom
 ) -> tuple[dict[str, Tensor], float]:
     """The sum of the gradients of single examples, by name, and the largest norm of one.
 
@@ -87,14 +117,14 @@ def _by_autograd(
     sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
     for row in range(_EXAMPLES):
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), random.alone(row):
                 total_loss = losses_of(
                     model, loss, [leaf[row : row + 1] for leaf in made_up], shape
                 ).sum()
         except PrivlearnError:
             raise
         except Exception as error:
-            raise BadInput(
+            raise _CannotRun(
                 f"the model or the loss fails on made-up rows: {type(error).__name__}: "
                 f"{first_line(error)}. If rows must hold certain values, give made_up, which "
                 "changes such a batch into one as the data are"

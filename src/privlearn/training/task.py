@@ -144,6 +144,7 @@ class Task:
         self.network = (
             model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         )
+        require_separate(self.network)
         self.network.to(device_of(compute.device, self.network)).train()
         session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
@@ -156,7 +157,6 @@ class Task:
             else self._empty()
         )
         self.accuracies: list[float] = []
-        require_separate(self.network)
         if loss is not None:
             self._prepare(loss, session)
         elif session.file or plan.filter is not None:
@@ -343,6 +343,8 @@ class Task:
                 long. The run ends here.
         """
         self.watch.end_epoch()
+        # what a loop keeps of its validation between two steps is the loop's
+        self.gradients.fixed.attributes.take()
         self.gradients.fixed.restore(thoroughly=True)
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")

@@ -71,9 +71,10 @@ class BatchShape:
         """
         if self.change is None:
             return leaves
-        changed, structure = tree_flatten(
-            self.change(nested([leaf.clone() for leaf in leaves], self.structure))
-        )
+        batch = self.change(nested([leaf.clone() for leaf in leaves], self.structure))
+        if self.structure.type in (list, tuple) and isinstance(batch, list | tuple):
+            batch = self.structure.type(batch)  # loaders make lists of tuples
+        changed, structure = tree_flatten(batch)
         one, other = (
             [(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in batch]
             for batch in (leaves, changed)

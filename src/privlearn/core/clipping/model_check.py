@@ -45,10 +45,17 @@ def require_shaped(model: nn.Module) -> None:
 
 
 def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
-    """Raise `NotPerExample`, naming modules known to couple examples; `fixed` as for
-    `require_per_example`.
+    """Raise `NotPerExample`, naming modules known to couple examples, and `BadInput` for compiled
+    ones, which nothing can look into; `fixed` as for `require_per_example`.
     """
     for name, module in model.named_modules():
+        if maker := _compiled_by(module):
+            raise BadInput(
+                f"{name or 'the model'!r} is a {type(module).__name__}, which {maker} made for "
+                "other uses than training: what it computes for single examples can't be followed. "
+                "Give the module that it was made from, and compile that again when it is trained",
+                module=name,
+            )
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind) and not (fixed and module.track_running_stats):
                 raise NotPerExample(
@@ -75,6 +82,16 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
                 "forward",
                 module=name,
             )
+
+
+def _compiled_by(module: nn.Module) -> str:
+    """What of torch made a module that is no longer Python's; empty for others."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "torch.jit"
+    # an exported module refuses to be put into training mode, by a method of its own
+    refuses = isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
+    exported = refuses or type(module).__module__.startswith("torch.export")
+    return "torch.export" if exported else ""
 
 
 @checked
@@ -128,13 +145,14 @@ def require_per_example(
                 )
                 coupled = coupled or _depends_elsewhere(twin, typed, sizes[0], what, made_up)
             break
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
             refused.append(error)
     else:
         description = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
         hint = _advice_for(refused[0]) if made_up else ""
         raise BadInput(
-            f"{what} cannot run on inputs of {description}: {first_line(refused[0])}{hint}"
+            f"{what} cannot run on inputs of {description}: {first_line(refused[0])}. It is called "
+            f"with any number of examples, and must not mix them{hint}"
         ) from refused[0]
     if coupled:
         batch = made_up_rows(typed, len(typed), sizes[0])
@@ -145,7 +163,7 @@ def require_per_example(
             raise NotPerExample(f"{moves}: {where}")
         raise NotPerExample(
             f"{moves}. Look for an operation over the batch dimension (a batch norm, a mean over "
-            "the batch, attention across examples) and remove it"
+            "the batch, attention across examples, mixup) and remove it"
         )
     for name, value in twin.state_dict().items():
         if not torch.equal(value, before[name]):
@@ -166,7 +184,7 @@ def _advice_for(error: Exception) -> str:
             ". A loss that takes gradients by its inputs computes them in `with "
             "torch.enable_grad():`, of x.detach().requires_grad_()"
         )
-    return ". If rows must hold certain values, give made_up, as an argument or of the loss"
+    return ". If rows must hold certain values, give made_up: an argument, or an attribute of the loss"
 
 
 def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
@@ -247,7 +265,7 @@ def _depends_elsewhere(
     depends = False
     for change in changes:
         # A model may refuse such rows, as an embedding does.
-        with suppress(RuntimeError, ValueError, IndexError, TypeError):
+        with suppress(RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             depends = depends or _rows_depend_on_others(model, inputs, size, what, change)
     for parameter, value in zip(model.parameters(), before, strict=True):
         parameter.copy_(value)
