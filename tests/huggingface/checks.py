@@ -223,7 +223,10 @@ def check_masks_leave_padding_out() -> None:
         model.eval()
         gradients = []
         for length, pad in ((8, 0), (made.LENGTH, 9)):
-            batch = Padded(made.padded, model, pad, length)(made.texts(1, seed=2, shortest=5))
+            text = made.texts(1, seed=2, shortest=5)
+            padded = Padded(made.padded, model, pad, length)
+            padded.learn(text)
+            batch = padded(text)
             loss = pv.huggingface.ExampleLoss(model, 5.0)(model, batch).sum()
             gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
         for one, other in zip(*gradients, strict=True):

@@ -105,9 +105,9 @@ MUTANTS = [
     ),
     Mutant(
         "padding is taken for text",
-        fixed_length.Padded._pad_or_cut,
-        "fill = _PADDING[name]",
-        "fill = 1 if 'mask' in name else _PADDING[name]",
+        fixed_length.Padded._fill,
+        "not value.is_floating_point() else 0",
+        "not value.is_floating_point() else 1",
         "check_masks_leave_padding_out",
     ),
     Mutant(
