@@ -5,9 +5,10 @@ catch.
 from __future__ import annotations
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, model, signing, verify
+from privlearn.publishing import certificate, folder, keys, libraries, model, signing, verify
 from tests.support.mutant import Mutant, suite_of
 
+BASE = "check_an_adapters_card_names_what_its_configuration_says"
 MUTANTS = [
     Mutant(
         "any signature fits",
@@ -134,6 +135,27 @@ MUTANTS = [
         "name in contents.files and",
         "False and",
         "check_the_card_says_what_is_certified",
+    ),
+    Mutant(
+        "an adapter's card may name any base model",
+        verify._card_contradictions,
+        "header(*figures, library=library_of(contents.files))",
+        '"---\\nlibrary_name: peft\\nbase_model: owner/"',
+        BASE,
+    ),
+    Mutant(
+        "a base model's name may be any text",
+        libraries.library_of,
+        "and _HUB.fullmatch(base)",
+        "",
+        BASE,
+    ),
+    Mutant(
+        "an adapter's card leaves out its base model",
+        certificate.header,
+        "if library.base_model else []",
+        "if False else []",
+        BASE,
     ),
     Mutant(
         "the page's head is not compared",

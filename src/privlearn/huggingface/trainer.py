@@ -350,16 +350,21 @@ class PrivateTrainer(Trainer):
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
-        self._in_step = True
-        try:
-            seen = self.private.step(drawn_batch(inputs))
-        finally:
-            self._in_step = False
+        seen = self._take_step(inputs)
         if getattr(self.args, "include_num_input_tokens_seen", "no") not in (False, None, "no"):
             self.state.num_input_tokens_seen += self._tokens_per_step
         loss = plain(seen["loss"]) if self._logs_loss else 0.0
         # of an empty batch no number, which the trainer leaves out
         return torch.tensor(loss, device=self.args.device)
+
+    def _take_step(self, inputs: Any) -> Mapping[str, Any]:
+        """The run's step; what is logged within it stays in it."""
+        assert self.private is not None
+        self._in_step = True
+        try:
+            return self.private.step(drawn_batch(inputs))
+        finally:
+            self._in_step = False
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """Nothing: how many tokens were drawn is private, and `training_step` counts those that are

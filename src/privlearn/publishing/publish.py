@@ -31,6 +31,7 @@ from privlearn.publishing.folder import (
     PAGE,
     WEIGHTS,
 )
+from privlearn.publishing.libraries import PRIVLEARN, library_of, lines_of_use
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
@@ -168,6 +169,8 @@ def publish(
         model_spec,
         key.public.fingerprint if key else None,
         audit,
+        PRIVLEARN if weights is None else library_of(files),
+        tuple(lines_of_use(files)) if weights is not None else (),
     )
     files = _complete(said, files, key, path)
     for name, most in LARGEST.items():

@@ -31,6 +31,7 @@ from privlearn.publishing.certificate import (
 )
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
+from privlearn.publishing.libraries import library_of
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
@@ -278,9 +279,15 @@ def _card_contradictions(
     return [
         f"{name} does not begin with what is certified: {claim_text}, signed by "
         f"{signed_by or 'no one'}"
-        for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
+        for name, *heads in (
+            # cards of other libraries' folders named privlearn once
+            (CARD, header(*figures), header(*figures, library=library_of(contents.files))),
+            (PAGE, page_head(*figures)),
+        )
         if name in contents.files
-        and not contents.files[name].startswith(head.encode(errors="replace"))
+        and not contents.files[name].startswith(
+            tuple(head.encode(errors="replace") for head in heads)
+        )
     ]
 
 
