@@ -242,6 +242,9 @@ def doors(folder: Path) -> dict[str, Call]:
             hf.publish_pretrained, result=Made(trained), out=folder / "h"
         ),
         "huggingface.PrivateTrainer": Call(hf.PrivateTrainer, model=Made(small_net), args=None),
+        "huggingface.PrivateSeq2SeqTrainer": Call(
+            hf.PrivateSeq2SeqTrainer, model=Made(small_net), args=None
+        ),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),

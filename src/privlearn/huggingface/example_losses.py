@@ -65,17 +65,17 @@ class ExampleLoss:
         own: Callable[..., Tensor] | None = None,
     ) -> None:
         base = base_of(model)
+        if not hasattr(base, "config"):
+            raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self.kind, self._own = kind_of(base), own
         self._own_of_each = _OneEach(self._compute_own)
         self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
-                f"{type(base).__name__} has a loss of its own, which is not known to be one value "
-                "for each example: give compute_loss_func(outputs, labels, num_items_in_batch), "
-                "or override compute_loss, which then gets one example at a time"
+                f"{type(base).__name__} has no loss that is known to be one value for each "
+                "example: give compute_loss_func(outputs, labels, num_items_in_batch), or override "
+                "compute_loss, which then gets one example at a time"
             )
-        if not hasattr(base, "config"):
-            raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self._targets = ("labels",) if own else _TARGETS.get(self.kind or "", ("labels",))
         self._tokens, self._smoothing = tokens, smoothing
         self._problem = getattr(base.config, "problem_type", None)
@@ -201,8 +201,9 @@ class _OneEach:
         rows = len(next(iter(batch.values())))
         if rows == 1 or not self._of_one:
             losses = self._compute(model, dict(batch))
-            number = isinstance(losses, Tensor) and losses.numel() == rows == 1
-            if number or (isinstance(losses, Tensor) and losses.shape == (rows,)):
+            if isinstance(losses, Tensor) and (
+                losses.shape == (rows,) or losses.numel() == rows == 1
+            ):
                 return losses.reshape(rows)
             if rows == 1:
                 raise _not_one(losses)

@@ -46,9 +46,10 @@ class Padded:
         target_length: int | None = None,
     ) -> None:
         base = base_of(model)
+        config = getattr(base, "config", None)
         self._collate, self._pad, self._base = collate, pad, base
         self.length, self.target_length = length, target_length or length
-        self._decodes = bool(getattr(base.config, "is_encoder_decoder", False))
+        self._decodes = bool(getattr(config, "is_encoder_decoder", False))
         self._masks = "attention_mask" in inspect.signature(base.forward).parameters
         self._main = getattr(base, "main_input_name", "input_ids")
         self._labels_are_tokens = has_token_labels(base)

@@ -17,7 +17,7 @@ from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import TrainOutput
 
-from privlearn._checks import positive, quoted
+from privlearn._checks import count, positive, quoted
 from privlearn._figures import plain, private_figures
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.clips import Flat
@@ -159,6 +159,14 @@ class PrivateTrainer(Trainer):
         super().__init__(model=model, args=_own_arguments(args), **arguments)
         require_arguments(self.args, generates=generates)
         self._require_optimizer()
+        for name, length in (
+            ("max_length", privacy.get("max_length")),
+            ("max_target_length", privacy.get("max_target_length")),
+        ):
+            if length is not None:
+                count(name, length, least=1)
+        if (tokens := privacy.get("tokens_per_example")) is not None:
+            positive("tokens_per_example", tokens)
         training_args = self.args if args is None else args
         self._microbatch = training_args.per_device_train_batch_size
         self._expected = self._microbatch * training_args.gradient_accumulation_steps
@@ -172,6 +180,7 @@ class PrivateTrainer(Trainer):
         self._evaluating = self._in_step = False
         self._state = _TrainerPart(self)
         self.add_callback(_TrueEpochs(self))
+        self._choose_loss(1.0)  # refused here, if none is known
 
     def _make_plan(self, norm: float) -> Plan:
         privacy = self._privacy
@@ -182,11 +191,8 @@ class PrivateTrainer(Trainer):
                 "nothing says how much privacy may be spent: give epsilon=E and delta=D, or "
                 "plan=pv.Plan(...)"
             )
-        present = (
-            len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
-        )
         examples = privacy.get("examples")
-        declared = examples or present
+        declared = examples or self._count_examples()
         sampling = named(
             privacy.get("sampling") or "poisson", min(self._expected, declared), declared
         )
@@ -257,14 +263,10 @@ class PrivateTrainer(Trainer):
         require_one_length(loader.dataset, padded)
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
-        like, tokens = nested(rows.like, rows.structure), privacy.get("tokens_per_example")
-        divisor = tokens_in(like) if tokens is None else positive("tokens_per_example", tokens)
+        like = nested(rows.like, rows.structure)
+        divisor = privacy.get("tokens_per_example") or tokens_in(like)
         self._tokens_per_step = self._count_tokens(like)
-        loss: Any = (
-            ComputedLoss(self.compute_loss, divisor)
-            if type(self).compute_loss is not self._private_class().compute_loss  # type: ignore[attr-defined]
-            else self._make_loss(divisor)
-        )
+        loss = self._choose_loss(divisor)
         loss.made_up = privacy.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
         for name in (
             "activation_checkpointing",
@@ -305,12 +307,25 @@ class PrivateTrainer(Trainer):
         smoothing = self.args.label_smoothing_factor
         return ExampleLoss(self.model, divisor, smoothing, self.compute_loss_func)
 
+    def _choose_loss(self, divisor: float) -> Any:
+        """A subclass's `compute_loss`, if it has one, else the loss that is known."""
+        usual: Any = self._private_class()
+        if type(self).compute_loss is not usual.compute_loss:
+            return ComputedLoss(self.compute_loss, divisor)
+        return self._make_loss(divisor)
+
     def _count_tokens(self, like: Mapping[str, Tensor]) -> int:
         """How many tokens a step's batch has on average, padding included."""
         inputs = like.get(getattr(self.model, "main_input_name", "input_ids"))
-        examples = self.plan.examples or len(self.train_dataset)
-        batch = self.plan.sampling.expected_batch_size(examples)
-        return 0 if inputs is None else round(batch * math.prod(inputs.shape[1:]))
+        if inputs is None:
+            return 0
+        batch = self.plan.sampling.expected_batch_size(self.plan.examples or self._count_examples())
+        rows = self.plan.rows_per_person or 1
+        return round(batch * rows * math.prod(inputs.shape[1:]))
+
+    def _count_examples(self) -> int:
+        """How many rows there are, or authors."""
+        return len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
 
     @classmethod
     def _private_class(cls) -> type:

@@ -1,4 +1,6 @@
-"""The library whose form a published folder has, and how its model is loaded with that library."""
+"""This file says which library's form a published folder has, and how that library loads its
+model.
+"""
 
 from __future__ import annotations
 
