@@ -137,10 +137,11 @@ MUTANTS = [
         "check_the_card_says_what_is_certified",
     ),
     Mutant(
-        "an adapter's card may name any base model",
+        "a card may say anything of who loads the model",
         verify._card_contradictions,
-        "header(*figures, library=library_of(contents.files))",
-        '"---\\nlibrary_name: peft\\nbase_model: owner/"',
+        '_LIBRARY.sub(rb"\\1privlearn", contents.files[name], count=1)',
+        're.sub(rb"\\A(---.library_name: ).*?(?=.tags)", rb"\\1privlearn", contents.files[name], '
+        "flags=re.DOTALL)",
         BASE,
     ),
     Mutant(
@@ -152,9 +153,9 @@ MUTANTS = [
     ),
     Mutant(
         "an adapter's card leaves out its base model",
-        certificate.header,
-        "if library.base_model else []",
-        "if False else []",
+        libraries.with_library,
+        "if library.base_model is None else",
+        "if True else",
         BASE,
     ),
     Mutant(

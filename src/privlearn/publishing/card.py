@@ -89,7 +89,6 @@ def write(said: Statement) -> str:
         guarantee.adjacency.value,
         guarantee.unit,
         said.signed_by,
-        library=said.library,
     )
     return head + "\n".join(lines)
 

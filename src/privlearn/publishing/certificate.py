@@ -29,7 +29,6 @@ from privlearn.core.plan import AbstractPlan
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import CHOICES, METHODS
 from privlearn.publishing.folder import CERTIFICATE
-from privlearn.publishing.libraries import PRIVLEARN, Library
 
 if TYPE_CHECKING:
     from privlearn.core.accounting.ledger import Ledger
@@ -123,18 +122,15 @@ def transcript_of(certificate: dict[str, Any]) -> Any:
     return facts.get("transcript") if isinstance(facts, dict) else None
 
 
-def header(*claim: object, library: Library = PRIVLEARN) -> str:
+def header(*claim: object) -> str:
     """The head of the card that belongs to a claim: what a reader sees first, and what `verify`
     compares.
 
     Args:
         claim: epsilon, delta, adjacency, unit, and the fingerprint of the key that signs it, or
             None.
-        library: that loads the model.
     """
-    lines = ["---", f"library_name: {library.name}"]
-    lines += [f"base_model: {for_yaml(library.base_model)}"] if library.base_model else []
-    lines += ["tags: [differential-privacy]"]
+    lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
     lines += [f"{name}: {for_yaml(value)}" for name, value in _in_front(*claim).items()]
     return "\n".join([*lines, "---", "", ""])
 

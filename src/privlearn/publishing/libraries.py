@@ -64,6 +64,14 @@ def library_of(files: Mapping[str, bytes]) -> Library:
     return Library("transformers", loader=_identifier(first) or "AutoModel")
 
 
+def with_library(card: str, files: Mapping[str, bytes]) -> bytes:
+    """A card that names the library in its head, as hubs read it, and the base of an adapter."""
+    library = library_of(files)
+    base = "" if library.base_model is None else f"\nbase_model: {library.base_model}"
+    ours, theirs = (f"library_name: {name}" for name in (PRIVLEARN.name, f"{library.name}{base}"))
+    return card.replace(ours, theirs, 1).encode()
+
+
 def lines_of_use(files: Mapping[str, bytes]) -> list[str]:
     """Python that loads the model of a folder with its library, from within the folder; none, where
     privlearn loads it.

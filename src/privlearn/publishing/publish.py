@@ -31,7 +31,7 @@ from privlearn.publishing.folder import (
     PAGE,
     WEIGHTS,
 )
-from privlearn.publishing.libraries import PRIVLEARN, library_of, lines_of_use
+from privlearn.publishing.libraries import lines_of_use, with_library
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
@@ -169,7 +169,6 @@ def publish(
         model_spec,
         key.public.fingerprint if key else None,
         audit,
-        PRIVLEARN if weights is None else library_of(files),
         tuple(lines_of_use(files)) if weights is not None else (),
     )
     files = _complete(said, files, key, path)
@@ -228,7 +227,7 @@ def _complete(
         return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
-    files = files | {CARD: card.write(said).encode()} | report
+    files = files | {CARD: with_library(card.write(said), files if said.use else {})} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
     checked = verify_contents(folder.in_memory(path, certify(files)))

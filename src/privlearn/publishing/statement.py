@@ -14,7 +14,6 @@ from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.core.plan import AbstractPlan
 from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.publishing.certificate import PAID
-from privlearn.publishing.libraries import PRIVLEARN, Library
 
 
 class AuditReport(Protocol):
@@ -53,8 +52,7 @@ class Statement:
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
         audit: the report of an attack on the claim, if there is one.
-        library: that loads the model.
-        use: Python that does; none where privlearn's commands do.
+        use: Python of another library that loads the model; none where privlearn's commands do.
     """
 
     event: Event
@@ -68,7 +66,6 @@ class Statement:
     model: str | None
     signed_by: str | None = None
     audit: AuditReport | None = None
-    library: Library = PRIVLEARN
     use: tuple[str, ...] = ()
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -31,12 +32,15 @@ from privlearn.publishing.certificate import (
 )
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
-from privlearn.publishing.libraries import library_of
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
+#: What a card says of who loads the model, and of an adapter's base: no part of the claim.
+_LIBRARY = re.compile(
+    rb"\A(---\nlibrary_name: )(?:transformers|peft(?:\nbase_model: [\w./-]+)?)(?=\n)"
+)
 
 
 @final
@@ -279,14 +283,10 @@ def _card_contradictions(
     return [
         f"{name} does not begin with what is certified: {claim_text}, signed by "
         f"{signed_by or 'no one'}"
-        for name, *heads in (
-            # cards of other libraries' folders named privlearn once
-            (CARD, header(*figures), header(*figures, library=library_of(contents.files))),
-            (PAGE, page_head(*figures)),
-        )
+        for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
         if name in contents.files
-        and not contents.files[name].startswith(
-            tuple(head.encode(errors="replace") for head in heads)
+        and not _LIBRARY.sub(rb"\1privlearn", contents.files[name], count=1).startswith(
+            head.encode(errors="replace")
         )
     ]
 
