@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import privlearn as pv
+from privlearn._figures import PrivateFigure
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.rows import TensorRows
@@ -202,6 +203,7 @@ def check_an_examples_loss_is_its_own() -> None:
         (made.still_gpt2(), rows()),
         (made.bert("ForSequenceClassification"), made.padded(made.labelled(6))),
         (made.bert("ForTokenClassification", num_labels=3), made.padded(made.tagged(6))),
+        (made.translator("M2M100"), made.padded(made.translated(6))),
     ):
         model.eval()
         loss = pv.huggingface.ExampleLoss(model, 5.0)
@@ -209,6 +211,98 @@ def check_an_examples_loss_is_its_own() -> None:
         for size in (1, 2, 3):
             part = loss(model, {name: leaf[:size] for name, leaf in batch.items()})
             assert torch.allclose(part, whole[:size], rtol=1e-5), (type(model), size)
+
+
+@check
+def check_a_loss_of_a_batch_is_computed_of_one_example_at_a_time() -> None:
+    """A mean over the batch, given as `compute_loss_func` or as a subclass's `compute_loss`: no
+    example's loss depends on another.
+    """
+    made.require_transformers()
+
+    class Own(pv.huggingface.PrivateTrainer):
+        def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+            return mean(model(inputs["input_ids"], inputs["attention_mask"]), inputs["labels"])
+
+    def mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return torch.nn.functional.cross_entropy(outputs.logits, labels)
+
+    from privlearn.huggingface.example_losses import ComputedLoss
+
+    model, batch = made.bert("ForSequenceClassification"), made.padded(made.labelled(6))
+    model.eval()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Own(
+            model,
+            made.arguments(folder),
+            train_dataset=made.labelled(),
+            data_collator=made.padded,
+            epsilon=8.0,
+            delta=1e-3,
+        )
+        losses = (
+            pv.huggingface.ExampleLoss(model, 5.0, own=mean),
+            ComputedLoss(trainer.compute_loss, 5.0),
+        )
+    for loss in losses:
+        whole = loss(model, batch)
+        assert whole.shape == (6,)
+        for row in range(6):
+            part = loss(model, {name: leaf[row : row + 1] for name, leaf in batch.items()})
+            assert torch.allclose(part, whole[row : row + 1], rtol=1e-5)
+
+
+@check
+def check_what_a_loss_logs_stays_in_the_step() -> None:
+    """Neither the figures nor how often they are logged, which follows from how many were drawn;
+    where that is asked for, they are private figures.
+    """
+    made.require_transformers()
+
+    class Logs(pv.huggingface.PrivateTrainer):
+        def compute_loss(self, model: Any, inputs: Any, **options: Any) -> Any:
+            loss = super().compute_loss(model, inputs, **options)
+            self.log({"own": float(loss), "learning_rate": 0.5})
+            return loss
+
+    def trained_with(**privacy: Any) -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = Logs(
+                made.still_gpt2(),
+                made.arguments(folder, max_steps=2, logging_steps=1),
+                train_dataset=made.texts(),
+                data_collator=made.padded,
+                epsilon=8.0,
+                delta=1e-3,
+                max_length=made.LENGTH,
+                **privacy,
+            )
+            trainer.train()
+            trainer.log({"later": 1.0})
+            history: list[dict[str, Any]] = trainer.state.log_history
+            return history
+
+    history = trained_with()
+    assert not {"own", "later"} & set().union(*history)
+    assert [log["step"] for log in history] == [1, 2, 2]
+    logged = [log["own"] for log in trained_with(log_private_loss=True) if "own" in log]
+    assert logged
+    assert all(isinstance(value, PrivateFigure) for value in logged)
+
+
+@check
+def check_tokens_that_are_counted_are_those_expected() -> None:
+    """How many tokens were drawn is private: the figure is the same in each run."""
+    changes = {"max_steps": 3, "logging_steps": 1, "include_num_input_tokens_seen": "all"}
+    for seed in (2, 3):
+        trainer, _ = trained(made.still_gpt2(), changes, streams=pv.Streams.new(seed))
+        logged = [
+            log["num_input_tokens_seen"]
+            for log in trainer.state.log_history
+            if "learning_rate" in log
+        ]
+        assert logged == [step * 8 * made.LENGTH for step in (1, 2, 3)], logged
 
 
 @check
@@ -223,7 +317,10 @@ def check_masks_leave_padding_out() -> None:
         model.eval()
         gradients = []
         for length, pad in ((8, 0), (made.LENGTH, 9)):
-            batch = Padded(made.padded, model, pad, length)(made.texts(1, seed=2, shortest=5))
+            text = made.texts(1, seed=2, shortest=5)
+            padded = Padded(made.padded, model, pad, length)
+            padded.learn(text)
+            batch = padded(text)
             loss = pv.huggingface.ExampleLoss(model, 5.0)(model, batch).sum()
             gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
         for one, other in zip(*gradients, strict=True):

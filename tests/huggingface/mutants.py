@@ -15,11 +15,13 @@ from privlearn.huggingface import example_losses, fixed_length, trainer, unsuppo
 from privlearn.runs import public_numbers  # noqa: E402
 from privlearn.training import gradient_check  # noqa: E402
 
-STEP = "    seen = self.private.step(drawn_batch(inputs))\n"
+STEP = "    seen = self._take_step(inputs)\n"
 EMPTY, ADAPTER = (
     "check_an_empty_batch_is_a_step_of_the_trainer",
     "check_an_adapters_example_moves_the_sum_by_at_most_the_norm",
 )
+LOGS = "check_what_a_loss_logs_stays_in_the_step"
+ONE_BY_ONE = "check_a_loss_of_a_batch_is_computed_of_one_example_at_a_time"
 RATES = "check_a_trainers_schedulers_follow_counts_and_public_metrics"
 MUTANTS = [
     Mutant(
@@ -50,23 +52,65 @@ MUTANTS = [
     Mutant(
         "the training loss is logged",
         trainer.PrivateTrainer._is_logged,
-        "name not in _LOSSES or",
+        "self._is_public(name) or",
         "True or",
         "check_nothing_private_is_logged_by_the_trainer",
     ),
     Mutant(
         "the number of operations is logged",
         trainer.PrivateTrainer._is_logged,
-        "name not in _LOSSES or",
-        'name == "total_flos" or name not in _LOSSES or',
+        "self._is_public(name) or",
+        'name == "total_flos" or self._is_public(name) or',
         "check_nothing_private_is_logged_by_the_trainer",
     ),
     Mutant(
         "the training loss is logged as a plain number",
         trainer.PrivateTrainer._filter_logs,
-        "private_figures(value) if name in _LOSSES else value",
+        "value if self._is_public(name) else private_figures(value)",
         "value",
         "check_a_callback_that_follows_the_training_loss_claims_nothing",
+    ),
+    Mutant(
+        "what a loss logs is logged with the rest",
+        trainer.PrivateTrainer._is_public,
+        "name in _PUBLIC or",
+        "name not in _USUAL or",
+        LOGS,
+    ),
+    Mutant(
+        "how often a loss logs shows in the log",
+        trainer.PrivateTrainer.log,
+        "self._in_step and not self._logs_loss",
+        "False",
+        LOGS,
+    ),
+    Mutant(
+        "what is logged after a step of the data counts as logged within none",
+        trainer.PrivateTrainer._take_step,
+        "self._in_step = True",
+        "self._in_step = False",
+        LOGS,
+    ),
+    Mutant(
+        "the tokens that were drawn are counted",
+        trainer.PrivateTrainer.training_step,
+        "self.state.num_input_tokens_seen += self._tokens_per_step",
+        "self.state.num_input_tokens_seen += 12 * len(inputs.batch.sample)",
+        "check_tokens_that_are_counted_are_those_expected",
+    ),
+    Mutant(
+        "a mean over the batch is the loss of each of its examples",
+        example_losses._OneEach.__call__,
+        "self._of_one = True",
+        "return losses.expand(rows)",
+        ONE_BY_ONE,
+    ),
+    Mutant(
+        "the first example's loss stands for all",
+        example_losses._OneEach.__call__,
+        "leaf[n : n + 1]",
+        "leaf[0 : 1]",
+        ONE_BY_ONE,
     ),
     Mutant(
         "a trainer is evaluated on training rows",
@@ -105,9 +149,9 @@ MUTANTS = [
     ),
     Mutant(
         "padding is taken for text",
-        fixed_length.Padded._pad_or_cut,
-        "fill = _PADDING[name]",
-        "fill = 1 if 'mask' in name else _PADDING[name]",
+        fixed_length.Padded._fill,
+        "not value.is_floating_point() else 0",
+        "not value.is_floating_point() else 1",
         "check_masks_leave_padding_out",
     ),
     Mutant(

@@ -57,8 +57,11 @@ def refused(
         {"torch_compile": True},
         {"auto_find_batch_size": True},
         {"push_to_hub": True},
-        {"include_num_input_tokens_seen": "all"},
+        {"include_num_input_tokens_seen": "non_padding"},
         {"load_best_model_at_end": True},
+        {"full_determinism": True},
+        {"predict_with_generate": True},
+        {"debug": ["underflow_overflow"]},
     ],
 )
 def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -94,24 +97,63 @@ def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "changes", [{"optim": "galore_adamw"}, {"lr_scheduler_kwargs": {"rate": 1}}]
+)
+def test_settings_that_lack_something_are_refused_at_once(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises((ImportError, TypeError, ValueError)):
+        trainer_of(made.gpt2(), tmp_path, changes=changes)
+
+
 def test_losses_of_a_batch(tmp_path: Path) -> None:
-    def mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-        return torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), labels)
+    def each_token(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return torch.nn.functional.cross_entropy(
+            outputs.logits.transpose(1, 2), labels, reduction="none"
+        )
 
     def coupled(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-        each = torch.nn.functional.cross_entropy(
-            outputs.logits.transpose(1, 2), labels, reduction="none"
-        ).mean(1)
+        each = each_token(outputs, labels).mean(1)
         return each - each.mean()
 
-    refused(tmp_path, "one value for each example", compute_loss_func=mean)
+    refused(tmp_path, "expected one number", compute_loss_func=each_token)
     refused(tmp_path, "examples", compute_loss_func=coupled)
 
     class Own(pv.huggingface.PrivateTrainer):
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            return super().compute_loss(*args, **kwargs)
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            return super().training_step(*args, **kwargs)
 
-    refused(tmp_path, "compute_loss", kind=Own)
+    refused(tmp_path, "override compute_loss in its place", kind=Own)
+
+
+def test_a_loss_that_is_not_known_may_be_computed_by_a_subclass(tmp_path: Path) -> None:
+    """The message's advice, followed."""
+
+    class Unknown(type(made.gpt2())):  # type: ignore[misc]
+        loss_type = None
+
+    Unknown.__name__ = "GPT2ForSomething"
+    model = Unknown(made.gpt2().config)
+    refused(tmp_path, "override compute_loss", model)
+
+    class Own(pv.huggingface.PrivateTrainer):
+        def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+            labels = inputs.pop("labels")[:, 1:]
+            scores = model(**inputs).logits[:, :-1].transpose(1, 2)
+            return torch.nn.functional.cross_entropy(scores, labels)
+
+    trainer = Own(
+        model,
+        made.arguments(tmp_path, max_steps=1),
+        train_dataset=made.texts(),
+        data_collator=made.padded,
+        max_length=made.LENGTH,
+        epsilon=8.0,
+        delta=1e-3,
+    )
+    trainer.train()
+    assert not any(trainer.result.private_diagnostics["left_out"])
 
 
 def test_weights_without_a_gradient_are_named(tmp_path: Path) -> None:

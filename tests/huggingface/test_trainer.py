@@ -210,7 +210,7 @@ def test_logs_have_epsilon_and_nothing_private(tmp_path: Path) -> None:
     assert spent == sorted(spent)
     assert abs(spent[-1] - trainer.plan.guarantee(1e-3).epsilon) < 1e-9
     assert not {"loss", "train_loss", "grad_norm", "total_flos"} & set().union(*logs)
-    assert np.isnan(output.training_loss)
+    assert output.training_loss is None
     asked = trainer_of(made.gpt2(), tmp_path / "b", log_private_loss=True)
     assert asked.train().training_loss > 0
     assert any("loss" in log for log in asked.state.log_history)
@@ -274,6 +274,10 @@ def test_adapters_are_published_alone(tmp_path: Path) -> None:
         "privacy.json",
     }
     assert pv.verify(folder).ok
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: peft\ntags:")
+    assert 'PeftModel.from_pretrained(base_model, ".")' in card
+    assert "privlearn predict" not in card + (folder / "card.html").read_text()
     x = torch.arange(3, 11)[None]
     again = load_pretrained(folder, made.gpt2())
     assert torch.equal(again.eval()(x).logits, model.eval()(x).logits)
@@ -286,6 +290,61 @@ def test_adapters_are_published_alone(tmp_path: Path) -> None:
         config.replace('"lora_alpha": 8', '"lora_alpha": 9')
     )
     assert not pv.verify(folder).ok
+
+
+def _follow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The model that the Python of a folder's card loads, from within the folder."""
+    code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["model"].eval()
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "adapter"),
+    [
+        (made.texts, None, {"task_type": "CAUSAL_LM"}),
+        (made.texts, None, {"task_type": None}),
+        (
+            made.labelled,
+            3,
+            {"task_type": "SEQ_CLS", "target_modules": ["query"], "fan_in_fan_out": False},
+        ),
+    ],
+)
+def test_a_card_says_how_peft_loads_an_adapter(
+    rows: Any, labels: int | None, adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = made.bert("ForSequenceClassification", num_labels=labels) if labels else made.gpt2()
+    # a name on a hub is looked for in the folder that Python runs in, first
+    (tmp_path / "hub").mkdir()
+    monkeypatch.chdir(tmp_path / "hub")
+    base.save_pretrained("owner/base")
+    model = made.lora(type(base).from_pretrained("owner/base"), **adapter)
+    trainer = trainer_of(model, tmp_path / "runs", rows(), {"max_steps": 1})
+    trainer.train()
+    folder = trainer.publish(tmp_path / "model")
+    assert pv.verify(folder).ok
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: peft\nbase_model: owner/base\ntags:")
+    base.save_pretrained(folder / "owner/base")
+    batch = made.padded(made.texts(2))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model.eval()(**inputs).logits
+    assert torch.equal(_follow(folder, monkeypatch)(**inputs).logits, expected)
+
+
+def test_a_card_says_how_transformers_loads_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(made.gpt2(), tmp_path / "runs", changes={"max_steps": 1})
+    trainer.train()
+    folder = trainer.publish(tmp_path / "model")
+    assert (folder / "README.md").read_text().startswith("---\nlibrary_name: transformers\ntags:")
+    x = torch.arange(3, 11)[None]
+    expected = trainer.model.eval()(x).logits
+    assert torch.equal(_follow(folder, monkeypatch)(x).logits, expected)
 
 
 def test_an_adapter_that_leaves_something_out_is_not_published(tmp_path: Path) -> None:

@@ -258,6 +258,9 @@ def doors(folder: Path) -> dict[str, Call]:
         "huggingface.PrivateDPOTrainer": Call(
             hf.PrivateDPOTrainer, model=Made(small_net), args=None
         ),
+        "huggingface.PrivateSeq2SeqTrainer": Call(
+            hf.PrivateSeq2SeqTrainer, model=Made(small_net), args=None
+        ),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),

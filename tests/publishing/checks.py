@@ -380,6 +380,50 @@ def check_the_card_says_what_is_certified() -> None:
 
 
 @check
+def check_an_adapters_card_names_what_its_configuration_says() -> None:
+    """PEFT as the library, and the base model of the configuration; a name that is none of a hub's
+    is left out. `verify` takes nothing else before the claim.
+    """
+    from safetensors.torch import save
+
+    def adapter(base: str) -> dict[str, bytes]:
+        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base}
+        return {
+            folder.ADAPTER: save({"weight": torch.zeros(2)}),
+            folder.ADAPTER_CONFIG: json.dumps(config).encode(),
+        }
+
+    with workplace() as place:
+        plain = {"model_spec": None, "classes": None}
+        out = published(place, weights=adapter("owner/base"), **plain)
+        assert verify(out).ok
+        card = (out / "README.md").read_text()
+        assert card.startswith("---\nlibrary_name: peft\nbase_model: owner/base\ntags:")
+        assert "privlearn predict" not in card + (out / "card.html").read_text()
+        for old, new, fits in (
+            ("library_name: peft", "library_name: other", False),
+            ("library_name: peft", "library_name: transformers", False),
+            ("base_model: owner/base", "base_model: owner/base\nepsilon: 0.1", False),
+            ("base_model: owner/base", "base_model: owner/base\nbase_model: a", False),
+            ("base_model: owner/base", "base_model: {epsilon: 0.1}", False),
+            ("base_model: owner/base", "base_model:\n  epsilon: 0.1", False),
+            ("---\nlib", "\n---\nlib", False),
+            ("delta: 1e-05", "delta: 1e-06", False),
+            # as folders were published before
+            ("library_name: peft\nbase_model: owner/base", "library_name: privlearn", True),
+        ):
+            (out / "README.md").write_text(card.replace(old, new, 1))
+            forge(out, body_of(out))
+            said = says(verify(out), "README.md does not begin with what is certified")
+            assert said is not fits, new
+        for number, base in enumerate(("", "a\nepsilon: 0.1", "../base", "a b", "x" * 300)):
+            out = published(place, f"model{number}", weights=adapter(base), **plain)
+            assert verify(out).ok
+            head = (out / "README.md").read_text()
+            assert head.startswith("---\nlibrary_name: peft\ntags: [differential-privacy]\nepsilon")
+
+
+@check
 def check_the_page_says_what_is_certified() -> None:
     """So does the page: its first lines are the claim's, with the key that signs, and nothing
     before or between.

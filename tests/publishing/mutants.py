@@ -5,9 +5,10 @@ catch.
 from __future__ import annotations
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, model, signing, verify
+from privlearn.publishing import certificate, folder, keys, libraries, model, signing, verify
 from tests.support.mutant import Mutant, suite_of
 
+BASE = "check_an_adapters_card_names_what_its_configuration_says"
 MUTANTS = [
     Mutant(
         "any signature fits",
@@ -134,6 +135,28 @@ MUTANTS = [
         "name in contents.files and",
         "False and",
         "check_the_card_says_what_is_certified",
+    ),
+    Mutant(
+        "a card may say anything of who loads the model",
+        verify._card_contradictions,
+        '_LIBRARY.sub(rb"\\1privlearn", contents.files[name], count=1)',
+        're.sub(rb"\\A(---.library_name: ).*?(?=.tags)", rb"\\1privlearn", contents.files[name], '
+        "flags=re.DOTALL)",
+        BASE,
+    ),
+    Mutant(
+        "a base model's name may be any text",
+        libraries.library_of,
+        "and _HUB.fullmatch(base)",
+        "",
+        BASE,
+    ),
+    Mutant(
+        "an adapter's card leaves out its base model",
+        libraries.with_library,
+        "if library.base_model is None else",
+        "if True else",
+        BASE,
     ),
     Mutant(
         "the page's head is not compared",

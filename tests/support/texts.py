@@ -47,6 +47,14 @@ def tagged(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
     return [{**row, "labels": [word % 3 for word in row["input_ids"]]} for row in texts(rows, seed)]
 
 
+def many_labelled(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """The same, with three labels for each text, each of which holds or not."""
+    return [
+        {**row, "labels": [float(word % 2) for word in row["input_ids"][:3]]}
+        for row in texts(rows, seed)
+    ]
+
+
 def translated(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
     """The same, with each text's words in reverse as what a decoder is to give."""
     return [{**row, "labels": row["input_ids"][::-1]} for row in texts(rows, seed)]
@@ -66,7 +74,7 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         "attention_mask": torch.tensor([filled([1] * len(row["input_ids"]), 0) for row in rows]),
     }
     labels = [row.get("labels", row["input_ids"]) for row in rows]
-    whole = isinstance(labels[0], int)
+    whole = isinstance(labels[0], int) or isinstance(labels[0][0], float)
     return batch | {
         "labels": torch.tensor(labels if whole else [filled(own, -100) for own in labels])
     }
@@ -122,6 +130,77 @@ def t5(seed: int = 1) -> Any:
             decoder_start_token_id=0,
         )
     )
+
+
+def _sizes(**changes: Any) -> dict[str, Any]:
+    """Of an encoder and a decoder, sized down, without dropout."""
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 32)
+    still = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    still |= dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), 0.0)
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    return {"vocab_size": WORDS, "d_model": 16, **sizes, **still, **tokens, **changes}
+
+
+def translator(name: str, seed: int = 1, **changes: Any) -> Any:
+    """A model of transformers with an encoder and a decoder, sized down, by its name."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{name}Config")(**_sizes(**changes))
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+def whisper(seed: int = 1) -> Any:
+    """Whisper, sized down: it hears 20 frames of 8 numbers."""
+    return translator(
+        "Whisper", seed, num_mel_bins=8, max_source_positions=10, max_target_positions=LENGTH
+    )
+
+
+def speech_to_text(seed: int = 1) -> Any:
+    """Speech2Text, sized down: it hears frames of 8 numbers."""
+    return translator(
+        "Speech2Text",
+        seed,
+        input_feat_per_channel=8,
+        conv_channels=16,
+        max_source_positions=40,
+        max_target_positions=LENGTH,
+    )
+
+
+def heard(rows: int = 40, seed: int = 0, *, frames: int | None = None) -> list[dict[str, Any]]:
+    """Sounds with what is said in them: so many frames of 8 numbers (as Whisper's, numbers first),
+    or as many as there are words, times three.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    written = [row["input_ids"] for row in texts(rows, seed)]
+    return [
+        {
+            "input_features": torch.randn(8, frames, generator=rng)
+            if frames
+            else torch.randn(3 * len(words), 8, generator=rng),
+            "labels": words,
+        }
+        for words in written
+    ]
+
+
+def padded_sounds(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """A collate function of such rows."""
+    sounds = [row["input_features"] for row in rows]
+    labels = [torch.tensor(row["labels"]) for row in rows]
+    batch = {"labels": torch.nn.utils.rnn.pad_sequence(labels, True, -100)}
+    if len(sounds[0]) == 8:
+        return {"input_features": torch.stack(sounds), **batch}
+    masks = [torch.ones(len(sound), dtype=torch.long) for sound in sounds]
+    return {
+        "input_features": torch.nn.utils.rnn.pad_sequence(sounds, True),
+        "attention_mask": torch.nn.utils.rnn.pad_sequence(masks, True),
+        **batch,
+    }
 
 
 def lora(model: Any, **changes: Any) -> Any:

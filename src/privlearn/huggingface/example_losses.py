@@ -4,6 +4,7 @@ tokens.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -44,8 +45,10 @@ class ExampleLoss:
         model: a `PreTrainedModel`, or one of PEFT around it: its class says what is to be computed.
         tokens: the public number that sums over tokens are divided by.
         smoothing: the share of each target that is spread over all classes.
-        own: in place of it, a function of (outputs, labels) to one value for each example, called
-            as `Trainer` calls its `compute_loss_func`.
+        own: in place of it, a function of (outputs, labels), called as `Trainer` calls its
+            `compute_loss_func`, with the public number of tokens as `num_items_in_batch`. It gives
+            one value for each example; one that gives a single number is called with one example
+            at a time.
 
     Attributes:
         made_up: changes made-up rows, as for every loss (`clipping.losses`).
@@ -62,19 +65,21 @@ class ExampleLoss:
         own: Callable[..., Tensor] | None = None,
     ) -> None:
         base = base_of(model)
+        if not hasattr(base, "config"):
+            raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self.kind, self._own = kind_of(base), own
+        self._own_of_each = _OneEach(self._compute_own)
         self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
-                f"{type(base).__name__} has a loss of its own, which is not known to be one value "
-                "for each example: give compute_loss_func(outputs, labels, "
-                "num_items_in_batch=None) that returns one, shape (batch,)"
+                f"{type(base).__name__} has no loss that is known to be one value for each "
+                "example: give compute_loss_func(outputs, labels, num_items_in_batch), or override "
+                "compute_loss, which then gets one example at a time"
             )
-        if not hasattr(base, "config"):
-            raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self._targets = ("labels",) if own else _TARGETS.get(self.kind or "", ("labels",))
         self._tokens, self._smoothing = tokens, smoothing
         self._problem = getattr(base.config, "problem_type", None)
+        self._shifts = self.kind == _ALIGNED and getattr(base.config, "is_encoder_decoder", False)
         self.__qualname__ = (
             f"{type(self).__qualname__} of {self.kind if own is None else own} over {tokens:g} "
             "tokens"
@@ -88,15 +93,19 @@ class ExampleLoss:
                 f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator "
                 "that makes them, or rows that have them"
             )
-        outputs = model(**{name: leaf for name, leaf in batch.items() if name not in self._targets})
-        targets = [batch[name] for name in self._targets]
         if self._own is not None:
-            losses = self._own(outputs, targets[0], num_items_in_batch=None)
-            return _require_one_each(losses, len(targets[0]))
+            return self._own_of_each(model, batch)
+        outputs = self._outputs(model, batch)
+        targets = [batch[name] for name in self._targets]
         if self.kind == _SPANS:
             ends = zip((outputs.start_logits, outputs.end_logits), targets, strict=True)
             return sum(_spans(logits, target) for logits, target in ends) / 2  # type: ignore[return-value]
-        scores = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        # a model that is given labels puts its own loss first
+        scores = (
+            outputs["logits"]
+            if isinstance(outputs, dict)
+            else next(each for each in outputs if each.dim() > 1)
+        )
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if self.kind == _CLASSES:
             return self._of_classes(scores, targets[0])
@@ -110,6 +119,19 @@ class ExampleLoss:
             label_smoothing=self._smoothing,
         )
         return each.sum(1) / self._tokens
+
+    def _outputs(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Any:
+        """What the model gives without targets; those that a decoder's inputs are made of stay,
+        where the model makes them itself.
+        """
+        shifts = self._shifts and "decoder_input_ids" not in batch
+        withheld = () if shifts else self._targets
+        return model(**{name: leaf for name, leaf in batch.items() if name not in withheld})
+
+    def _compute_own(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Any:
+        assert self._own is not None
+        outputs, labels = self._outputs(model, batch), batch[self._targets[0]]
+        return self._own(outputs, labels, num_items_in_batch=self._tokens)
 
     def _of_classes(self, scores: Tensor, labels: Tensor) -> Tensor:
         """As transformers tell regression, one class and several classes apart: by configuration,
@@ -144,6 +166,12 @@ def kind_of(base: Any) -> str | None:
     return _KINDS.get(str(getattr(base, "loss_type", None)))
 
 
+def has_token_labels(base: Any) -> bool | None:
+    """Whether a model's labels are tokens, or a class for each token; None if that is not known."""
+    kind = kind_of(base)
+    return None if kind is None else kind in (_SHIFTED, _ALIGNED)
+
+
 def _spans(logits: Tensor, positions: Tensor) -> Tensor:
     """Of where an answer begins or ends; a place outside the text counts for nothing."""
     length = logits.shape[1]
@@ -152,16 +180,78 @@ def _spans(logits: Tensor, positions: Tensor) -> Tensor:
     )
 
 
-def _require_one_each(losses: Any, rows: int) -> Tensor:
-    if isinstance(losses, Tensor) and losses.shape == (rows,):
-        return losses
+@final
+class _OneEach:
+    """A function of (model, batch) as one loss for each example: what it gives, or, where that is a
+    number for the whole batch, what it gives for each example by itself.
+
+    So nothing has to be believed of how it averages: a mean over one example is its own.
+    """
+
+    def __init__(self, compute: Callable[[Any, dict[str, Tensor]], Any]) -> None:
+        self._compute = compute
+        self._of_one = False
+
+    def __call__(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        """Shape (batch,).
+
+        Raises:
+            NotPerExample: it is neither.
+        """
+        rows = len(next(iter(batch.values())))
+        if rows == 1 or not self._of_one:
+            losses = self._compute(model, dict(batch))
+            if isinstance(losses, Tensor) and (
+                losses.shape == (rows,) or losses.numel() == rows == 1
+            ):
+                return losses.reshape(rows)
+            if rows == 1:
+                raise _not_one(losses)
+            self._of_one = True
+        each = [{name: leaf[n : n + 1] for name, leaf in batch.items()} for n in range(rows)]
+        return torch.cat([self(model, row) for row in each])
+
+
+def _not_one(losses: Any) -> NotPerExample:
     description = (
         f"a tensor of shape {tuple(losses.shape)}"
         if isinstance(losses, Tensor)
         else f"a {type(losses).__name__}"
     )
-    raise NotPerExample(
-        f"compute_loss_func gave {description} for {rows} examples: a mean over the batch hides "
-        "what couples them. Return one value for each example, shape (batch,), for example "
-        "cross_entropy(..., reduction='none'), averaged over all but the batch"
+    return NotPerExample(
+        f"the loss of one example is {description}: expected one number. Return the example's "
+        "loss, or one value for each example, shape (batch,), for example "
+        "cross_entropy(..., reduction='none') averaged over all but the batch"
     )
+
+
+@final
+class ComputedLoss:
+    """`compute_loss` of a subclass of `PrivateTrainer` as a loss of (model, batch).
+
+    It is given one example at a time, unless it gives one value for each example.
+
+    Args:
+        compute: the bound method.
+        tokens: the public number that it is given as `num_items_in_batch`, if it takes that.
+
+    Attributes:
+        made_up: as of `ExampleLoss`.
+    """
+
+    def __init__(self, compute: Callable[..., Any], tokens: float) -> None:
+        parameters = inspect.signature(compute).parameters
+        named = "num_items_in_batch" in parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        self._options = {"num_items_in_batch": tokens} if named or takes_all else {}
+        self._compute = compute
+        self._of_each = _OneEach(self._of_batch)
+        self.made_up: Callable[[Any], Any] | None = None
+        self.__qualname__ = f"{compute.__qualname__} over {tokens:g} tokens"
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Shape (batch,)."""
+        return self._of_each(model, batch)
+
+    def _of_batch(self, model: nn.Module, batch: dict[str, Tensor]) -> Any:
+        return self._compute(model, batch, **self._options)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sized
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, final
 
 import torch
@@ -11,19 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn.errors import BadInput
-from privlearn.huggingface.example_losses import IGNORED, base_of
+from privlearn.huggingface.example_losses import IGNORED, base_of, has_token_labels
 
-#: What is padded, and with what; `None` stands for the padding token.
-_PADDING: dict[str, int | None] = {
-    "input_ids": None,
-    "attention_mask": 0,
-    "token_type_ids": 0,
-    "position_ids": 0,
-    "labels": IGNORED,
-    "decoder_input_ids": None,
-    "decoder_attention_mask": 0,
-}
-_DECODED = ("labels", "decoder_input_ids", "decoder_attention_mask")
+#: So many rows are looked at for what is as long as their texts.
+_LOOKED_AT = 32
+#: A text that the model is given, and one that it is to give.
+_TEXT, _TARGET = "text", "target"
 
 
 @final
@@ -31,8 +25,9 @@ class Padded:
     """A collate function for one row, padded (or cut) to a public length on the right, with a mask
     over what is text.
 
-    Whatever else a batch holds stays as it is. Where a decoder's inputs follow from the labels,
-    they are made here.
+    What is as long as a row's text is padded to `length`, and what a decoder gives, or what has a
+    length of its own in each row, to `target_length`. All else stays as it is. Where the model has
+    a function that makes a decoder's inputs of labels, they are made here.
 
     Args:
         collate: the collate function of a batch.
@@ -51,10 +46,14 @@ class Padded:
         target_length: int | None = None,
     ) -> None:
         base = base_of(model)
+        config = getattr(base, "config", None)
         self._collate, self._pad, self._base = collate, pad, base
         self.length, self.target_length = length, target_length or length
-        self._decodes = bool(getattr(base.config, "is_encoder_decoder", False))
+        self._decodes = bool(getattr(config, "is_encoder_decoder", False))
         self._masks = "attention_mask" in inspect.signature(base.forward).parameters
+        self._main = getattr(base, "main_input_name", "input_ids")
+        self._labels_are_tokens = has_token_labels(base)
+        self._kinds: dict[str, str] = {}
 
     def __call__(self, rows: list[Any]) -> dict[str, Tensor]:
         """The batch of one row.
@@ -62,55 +61,135 @@ class Padded:
         Raises:
             BadInput: the collate function makes no dictionary.
         """
+        tensors = self._tensors(rows)
+        return {name: self._pad_or_cut(name, value) for name, value in sorted(tensors.items())}
+
+    def learn(self, dataset: Sized) -> None:
+        """Look at some rows for what is as long as their texts. Most of them decide, so that no
+        single one does.
+        """
+        rows = len(dataset)
+        few = sorted({place * rows // _LOOKED_AT for place in range(_LOOKED_AT)})
+        self._kinds = self._learn_kinds(
+            [tensors for number in few if (tensors := _quietly(self._tensors, dataset, number))]
+        )
+
+    def lengths(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """The lengths of what would be padded, had it a public length."""
+        return tuple(
+            batch[name].shape[1]
+            for name in self._kinds
+            if name in batch and batch[name].dim() > 1 and self._length(name) is None
+        )
+
+    def _tensors(self, rows: list[Any]) -> dict[str, Tensor]:
+        """The batch of one row as it is."""
         batch = self._collate(rows)
         if not isinstance(batch, Mapping):
             raise BadInput(
                 f"the data_collator made a {type(batch).__name__}: expected a dictionary of "
                 "tensors, the names of which the model's forward takes"
             )
-        tensors = {
-            name: value for name, value in sorted(batch.items()) if isinstance(value, Tensor)
-        }
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
         if self._masks and "input_ids" in tensors and "attention_mask" not in tensors:
             tensors["attention_mask"] = torch.ones_like(tensors["input_ids"])
-        if self._decodes and "labels" in tensors and "decoder_input_ids" not in tensors:
-            tensors["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(
-                tensors["labels"]
-            )
-        return {name: self._pad_or_cut(name, value) for name, value in sorted(tensors.items())}
+        shift = getattr(self._base, "prepare_decoder_input_ids_from_labels", None)
+        if shift and self._decodes and "labels" in tensors and "decoder_input_ids" not in tensors:
+            tensors["decoder_input_ids"] = shift(tensors["labels"])
+        return tensors
 
-    def lengths(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """The lengths of what is padded, of a batch that was not yet."""
-        return tuple(
-            value.shape[1] for name, value in batch.items() if name in _PADDING and value.dim() > 1
-        )
+    def _learn_kinds(self, seen: Sequence[Mapping[str, Tensor]]) -> dict[str, str]:
+        """For each name of what is padded whether it is a text or a target."""
+        lengths: dict[str, list[int | None]] = {}
+        for name in dict.fromkeys(name for tensors in seen for name in tensors):
+            values = [tensors.get(name) for tensors in seen]
+            lengths[name] = [
+                None if value is None or value.dim() < 2 else value.shape[1] for value in values
+            ]
+        texts = self._text_lengths(lengths)
+        kinds: dict[str, str] = {}
+        for name, each in lengths.items():
+            tokens = name != "labels" or self._labels_are_tokens is not False
+            if not tokens or each.count(None) > len(each) // 2:
+                continue
+            as_long = sum(
+                other is not None and one == other for one, other in zip(each, texts, strict=True)
+            )
+            decoders = self._decodes and name.startswith(("labels", "decoder_"))
+            if decoders and (name != "labels" or self._labels_are_tokens or _varies(each)):
+                kinds[name] = _TARGET
+            elif as_long > len(each) // 2:
+                kinds[name] = _TEXT
+            elif _varies(each):
+                kinds[name] = _TARGET
+        return kinds
+
+    def _text_lengths(self, lengths: Mapping[str, list[int | None]]) -> list[int | None]:
+        """How long the text of each row is, or the sound."""
+        main = lengths.get(self._main)
+        if "input_ids" in lengths:
+            return lengths["input_ids"]
+        if main is None and "attention_mask" in lengths:
+            return lengths["attention_mask"]
+        # pictures and sounds of one shape have other axes there
+        rows = max(map(len, lengths.values()), default=0)
+        return main if main is not None and _varies(main) else [None] * rows
 
     def _pad_or_cut(self, name: str, value: Tensor) -> Tensor:
-        length = self.target_length if self._decodes and name in _DECODED else self.length
-        if name not in _PADDING or value.dim() < 2 or length is None:
+        length = self._length(name) if name in self._kinds else None
+        if value.dim() < 2 or length is None:
             return value
-        fill = _PADDING[name]
         short = length - value.shape[1]
-        return (
-            F.pad(value, (0, short), value=self._pad if fill is None else fill)
-            if short > 0
-            else value[:, :length]
-        )
+        if short <= 0:
+            return value[:, :length]
+        beside = (0, 0) * (value.dim() - 2)
+        return F.pad(value, (*beside, 0, short), value=self._fill(name, value))
+
+    def _length(self, name: str) -> int | None:
+        return self.length if self._kinds[name] == _TEXT else self.target_length
+
+    def _fill(self, name: str, value: Tensor) -> int:
+        """What counts for nothing: the padding token, a target that is ignored, or 0."""
+        if name.endswith("input_ids"):
+            return self._pad
+        return IGNORED if name == "labels" and not value.is_floating_point() else 0
 
 
-def require_one_length(dataset: Sized, padded: Padded) -> None:
+def _varies(lengths: Sequence[int | None]) -> bool:
+    """Whether most rows have another length than the most usual one."""
+    known = [length for length in lengths if length is not None]
+    return bool(known) and 2 * Counter(known).most_common(1)[0][1] <= len(known)
+
+
+def _quietly(make: Callable[[list[Any]], Any], dataset: Any, number: int) -> dict[str, Tensor]:
+    """The batch of a row; nothing, if it can't be made: then it counts as absent."""
+    try:
+        return dict(make([dataset[number]]))
+    except BadInput:
+        raise
+    except Exception:
+        return {}
+
+
+def require_one_length(dataset: Sized, padded: Any) -> None:
     """Refuse texts of several lengths without a public one: a row of another shape than the first's
     is left out.
+
+    Args:
+        dataset: the rows.
+        padded: what collates them, as `Padded` does.
 
     Raises:
         BadInput: naming the argument.
     """
+    if isinstance(padded, Padded):
+        padded.learn(dataset)
     if padded.length is not None:
         return
     lengths: set[tuple[int, ...]] = set()
     for number in range(len(dataset)):
-        lengths.add(padded.lengths(padded([dataset[number]])))  # type: ignore[index]
-        if len(lengths) > 1:
+        lengths.add(padded.lengths(_quietly(padded, dataset, number)))
+        if len(lengths - {()}) > 1:
             raise BadInput(
                 "the rows have several lengths: give max_length=N, a public number of tokens, "
                 "which all are padded or cut to (for a decoder's texts max_target_length). Choose "

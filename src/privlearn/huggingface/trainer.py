@@ -13,10 +13,11 @@ from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback
+from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import TrainOutput
 
-from privlearn._checks import positive
+from privlearn._checks import count, positive, quoted
 from privlearn._figures import plain, private_figures
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.clips import Flat
@@ -25,8 +26,8 @@ from privlearn.core.rows import nested
 from privlearn.core.sampling import Sampler, named
 from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.errors import BadInput
-from privlearn.huggingface.example_losses import ExampleLoss
+from privlearn.errors import BadInput, warn
+from privlearn.huggingface.example_losses import ComputedLoss, ExampleLoss
 from privlearn.huggingface.experts import group_experts
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
 from privlearn.huggingface.pretrained import publish_pretrained
@@ -52,7 +53,21 @@ from privlearn.training.run import Run
 CHECKPOINT = "_private.checkpoint"
 #: Seconds between checkpoints that the run writes by itself: never, the trainer says when.
 _NEVER = 1e15
-_LOSSES = ("loss", "train_loss", "grad_norm", "total_flos")
+#: What the trainer logs of its steps that follows from public numbers alone.
+_PUBLIC = {
+    "epoch",
+    "epsilon_spent",
+    "learning_rate",
+    "num_input_tokens_seen",
+    "step",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "train_tokens_per_second",
+}
+#: What the trainer would compute, and does not here; and with it all private ones of its own.
+_NOT_COMPUTED = {"grad_norm", "total_flos"}
+_USUAL = {"loss", "train_loss", *_NOT_COMPUTED}
 
 
 class Privacy(TypedDict, total=False):
@@ -78,7 +93,9 @@ class Privacy(TypedDict, total=False):
             default their padded number.
         made_up: for models that refuse rows of random tokens: changes such a batch into one as the
             data are, for the checks before training. It is never called with the data.
-        log_private_loss: whether to log the training loss, which no guarantee covers.
+        log_private_loss: whether to log the training loss, and what `compute_loss` logs, which no
+            guarantee covers.
+        evaluate_by_length: whether batches of evaluation rows are of rows of similar lengths.
         ledger, streams: as of `pv.dpsgd`.
     """
 
@@ -96,6 +113,7 @@ class Privacy(TypedDict, total=False):
     tokens_per_example: float | None
     made_up: Callable[[Any], Any] | None
     log_private_loss: bool
+    evaluate_by_length: bool
     ledger: Ledger | None
     streams: Streams | None
 
@@ -108,10 +126,11 @@ class PrivateTrainer(Trainer):
     are samples of per_device_train_batch_size x gradient_accumulation_steps examples on average, by
     Poisson sampling unless `sampling` says otherwise, computed per_device_train_batch_size at a
     time, whatever the number of processes (docs/distributed.md); an example's loss is its own
-    (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added before the
-    trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so
-    far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss
-    with `log_private_loss`.
+    (`ExampleLoss`; of a subclass's `compute_loss` what it gives for this example alone), its
+    gradient is clipped, the ledger is charged, and noise is added before the trainer's own
+    optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered:
+    metrics on `eval_dataset` (which is to be public), the tokenizer, and what `log_private_loss`
+    logs.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -135,12 +154,22 @@ class PrivateTrainer(Trainer):
         require_own_loss(self, self._private_class())
         require_no_compute(arguments)
         require_no_balancing(model)
+        generates = isinstance(self, Seq2SeqTrainer)
         if args is not None:
-            require_arguments(args)
+            require_arguments(args, generates=generates)
         dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
         super().__init__(model=model, args=_own_arguments(args), **arguments)
-        require_arguments(self.args)
+        require_arguments(self.args, generates=generates)
+        self._require_optimizer()
+        for name, length in (
+            ("max_length", privacy.get("max_length")),
+            ("max_target_length", privacy.get("max_target_length")),
+        ):
+            if length is not None:
+                count(name, length, least=1)
+        if (tokens := privacy.get("tokens_per_example")) is not None:
+            positive("tokens_per_example", tokens)
         training_args = self.args if args is None else args
         self._microbatch = training_args.per_device_train_batch_size
         self._expected = self._microbatch * training_args.gradient_accumulation_steps
@@ -150,8 +179,11 @@ class PrivateTrainer(Trainer):
         self.private: Run | None = None
         self._epochs: EpochLoader | None = None
         self._result: Result | None = None
+        self._tokens_per_step, self._missing = 0, set[str]()
+        self._evaluating = self._in_step = False
         self._state = _TrainerPart(self)
         self.add_callback(_TrueEpochs(self))
+        self._choose_loss(1.0)  # refused here, if none is known
 
     def _make_plan(self, norm: float) -> Plan:
         privacy = self._privacy
@@ -162,11 +194,8 @@ class PrivateTrainer(Trainer):
                 "nothing says how much privacy may be spent: give epsilon=E and delta=D, or "
                 "plan=pv.Plan(...)"
             )
-        present = (
-            len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
-        )
         examples = privacy.get("examples")
-        declared = examples or present
+        declared = examples or self._count_examples()
         sampling = named(
             privacy.get("sampling") or "poisson", min(self._expected, declared), declared
         )
@@ -188,6 +217,9 @@ class PrivateTrainer(Trainer):
 
         A resumed run ends with the same weights, bit for bit. It can go on from where the trainer
         saved last.
+
+        Returns:
+            The steps, the training loss (None, unless `log_private_loss` asks for it), and metrics.
 
         Raises:
             BadInput: it was trained already, or there is an interrupted run and nothing says
@@ -223,8 +255,8 @@ class PrivateTrainer(Trainer):
             private.close(error)
             raise
         metrics = self._filter_logs(output.metrics or {})
-        loss = private_figures(output.training_loss) if self._logs_loss else math.nan
-        return TrainOutput(output.global_step, loss, metrics)
+        loss = private_figures(output.training_loss) if self._logs_loss else None
+        return TrainOutput(output.global_step, cast(float, loss), metrics)
 
     def _make_run(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
@@ -234,13 +266,10 @@ class PrivateTrainer(Trainer):
         require_one_length(loader.dataset, padded)
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
-        tokens = privacy.get("tokens_per_example")
-        divisor = (
-            tokens_in(nested(rows.like, rows.structure))
-            if tokens is None
-            else positive("tokens_per_example", tokens)
-        )
-        loss = self._make_loss(divisor)
+        like = nested(rows.like, rows.structure)
+        divisor = privacy.get("tokens_per_example") or tokens_in(like)
+        self._tokens_per_step = self._count_tokens(like)
+        loss = self._choose_loss(divisor)
         loss.made_up = privacy.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
         for name in (
             "activation_checkpointing",
@@ -282,10 +311,38 @@ class PrivateTrainer(Trainer):
         smoothing = self.args.label_smoothing_factor
         return ExampleLoss(self.model, divisor, smoothing, self.compute_loss_func)
 
+    def _choose_loss(self, divisor: float) -> Any:
+        """A subclass's `compute_loss`, if it has one, else the loss that is known."""
+        usual: Any = self._private_class()
+        if type(self).compute_loss is not usual.compute_loss:
+            return ComputedLoss(self.compute_loss, divisor)
+        return self._make_loss(divisor)
+
+    def _count_tokens(self, like: Mapping[str, Tensor]) -> int:
+        """How many tokens a step's batch has on average, padding included."""
+        inputs = like.get(getattr(self.model, "main_input_name", "input_ids"))
+        if inputs is None:
+            return 0
+        batch = self.plan.sampling.expected_batch_size(self.plan.examples or self._count_examples())
+        rows = self.plan.rows_per_person or 1
+        return round(batch * rows * math.prod(inputs.shape[1:]))
+
+    def _count_examples(self) -> int:
+        """How many rows there are, or authors."""
+        return len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
+
     @classmethod
     def _private_class(cls) -> type:
         """The class whose steps are private; a subclass of it may not change them."""
         return PrivateTrainer
+
+    def _require_optimizer(self) -> None:
+        """Make the optimizer and the schedule of the settings once, on a copy: what they lack is
+        said before training.
+        """
+        usual = type(self).create_optimizer is Trainer.create_optimizer
+        if usual and type(self).create_scheduler is Trainer.create_scheduler:
+            Trainer.create_optimizer_and_scheduler(copy.copy(self), num_training_steps=100)
 
     def _require_all_trained(self) -> None:
         """Refuse an optimizer that has other parameters than those that get gradients."""
@@ -312,10 +369,26 @@ class PrivateTrainer(Trainer):
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
-        seen = self.private.step(drawn_batch(inputs))
+        seen = self._take_step(inputs)
+        if getattr(self.args, "include_num_input_tokens_seen", "no") not in (False, None, "no"):
+            self.state.num_input_tokens_seen += self._tokens_per_step
         loss = plain(seen["loss"]) if self._logs_loss else 0.0
         # of an empty batch no number, which the trainer leaves out
         return torch.tensor(loss, device=self.args.device)
+
+    def _take_step(self, inputs: Any) -> Mapping[str, Any]:
+        """The run's step; what is logged within it stays in it."""
+        assert self.private is not None
+        self._in_step = True
+        try:
+            return self.private.step(drawn_batch(inputs))
+        finally:
+            self._in_step = False
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Nothing: how many tokens were drawn is private, and `training_step` counts those that are
+        expected.
+        """
 
     def get_train_dataloader(self) -> Any:
         """The batches of the run while it is under way."""
@@ -328,8 +401,24 @@ class PrivateTrainer(Trainer):
             BadInput: there are training rows among them.
         """
         require_public(self.train_dataset, eval_dataset)
-        metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
+        self._evaluating = True
+        try:
+            metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
+        finally:
+            self._evaluating = False
         return declare_metrics(metrics, because="metrics of the evaluation rows")
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """The order of evaluation rows: as they are, or rows of similar lengths together."""
+        if not (self._evaluating and self._privacy.get("evaluate_by_length")):
+            return super()._get_eval_sampler(eval_dataset)
+        names = getattr(self.processing_class, "model_input_names", None)
+        return LengthGroupedSampler(
+            self.args.eval_batch_size,
+            dataset=eval_dataset,
+            model_input_name=names[0] if names else None,
+            generator=torch.Generator().manual_seed(self.args.seed),
+        )
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of examples that is public: of the training set the declared one."""
@@ -343,10 +432,14 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, `epsilon_spent`, and as private figures what is private and was asked
-        for.
+        """Log what is public, `epsilon_spent`, and as private figures what may be private and was
+        asked for: all that is not of evaluation rows, and not known to be public.
         """
         public = self._filter_logs(logs)
+        self._warn_of_missing({*logs} - {*public})
+        # how often something is logged within a step follows from how many examples it has
+        if not public or (self._in_step and not self._logs_loss):
+            return
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta).epsilon
         super().log(public, start_time)
@@ -376,12 +469,26 @@ class PrivateTrainer(Trainer):
         """Of values with names those that are logged, private ones as private figures."""
         logged = {name: value for name, value in values.items() if self._is_logged(name)}
         return {
-            name: private_figures(value) if name in _LOSSES else value
+            name: value if self._is_public(name) else private_figures(value)
             for name, value in logged.items()
         }
 
+    def _warn_of_missing(self, names: set[str]) -> None:
+        """Say once what is not logged; of a private step nothing is said."""
+        new = sorted(names - _USUAL - self._missing)
+        if new and not self._in_step:
+            self._missing.update(new)
+            warn(
+                f"{quoted(new[0])} is not logged: it may follow from private rows. Give "
+                "log_private_loss=True to log it for the curator's eyes, or log it where "
+                "evaluation rows are computed"
+            )
+
     def _is_logged(self, name: str) -> bool:
-        return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
+        return self._is_public(name) or (self._logs_loss and name not in _NOT_COMPUTED)
+
+    def _is_public(self, name: str) -> bool:
+        return name in _PUBLIC or self._evaluating
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As the trainer does, and then the private run's own: the only one that can be resumed."""

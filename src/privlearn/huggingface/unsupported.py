@@ -19,17 +19,14 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train_sampling_strategy": (
         lambda value: value not in (None, "random"),
         (
-            "batches would be put together by what rows hold, and would have no price: leave it "
-            "out, privlearn samples"
+            "batches in another order than by chance have no price: leave it out, privlearn "
+            "samples. evaluate_by_length=True of the trainer puts evaluation rows of similar "
+            "lengths together"
         ),
     ),
     "dataloader_drop_last": (
         bool,
         "a Poisson batch has no fixed size, and none is the last: leave it out",
-    ),
-    "label_names": (
-        lambda value: value not in (None, ["labels"]),
-        "give compute_loss_func, or rows with labels",
     ),
     "neftune_noise_alpha": (
         lambda value: value is not None,
@@ -39,7 +36,11 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "torch_compile": (bool, "compiled models hide the gradients of single examples: leave it out"),
     "auto_find_batch_size": (
         bool,
-        "the batch size is part of the plan: set it, and microbatch= for what fits into memory",
+        (
+            "the batch size is part of the plan: leave it out, set per_device_train_batch_size to "
+            "what fits into memory, and gradient_accumulation_steps to how many of these a batch "
+            "has"
+        ),
     ),
     "fp16": (
         bool,
@@ -62,8 +63,8 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "publish(folder) writes the certified model: upload that folder, and leave it out",
     ),
     "include_num_input_tokens_seen": (
-        lambda value: value not in (False, None, "no"),
-        "how many tokens were drawn is private: leave it out",
+        lambda value: value == "non_padding",
+        "how many tokens were drawn is private: use 'all', which counts the expected padded ones",
     ),
     "load_best_model_at_end": (
         bool,
@@ -71,6 +72,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
             "it puts other weights in the place of the last ones, for which nothing could be "
             "claimed: leave it out"
         ),
+    ),
+    "debug": (
+        lambda value: "underflow_overflow" in str(value).lower(),
+        "it prints what layers compute of private rows: leave it out",
     ),
     "full_determinism": (
         bool,
@@ -83,8 +88,12 @@ _OPTIMIZERS = ("lomo", "adalomo", "layerwise")
 _PACKING = ("DataCollatorWithFlattening", "ConstantLengthDataset")
 
 
-def require_arguments(args: Any) -> None:
+def require_arguments(args: Any, *, generates: bool) -> None:
     """Refuse what `TrainingArguments` can't ask of a private trainer.
+
+    Args:
+        args: the arguments.
+        generates: whether the trainer generates texts.
 
     Raises:
         BadInput: naming the argument.
@@ -95,6 +104,12 @@ def require_arguments(args: Any) -> None:
         value = getattr(args, name, None)
         if unfit(value):
             raise BadInput(f"TrainingArguments({name}={value!r}) can't be used: {why}", name=name)
+    if getattr(args, "predict_with_generate", False) and not generates:
+        raise BadInput(
+            "predict_with_generate=True is without effect in PrivateTrainer, which generates no "
+            "texts: use pv.huggingface.PrivateSeq2SeqTrainer in its place",
+            name="predict_with_generate",
+        )
     optimizer = str(getattr(args.optim, "value", args.optim))
     if any(name in optimizer for name in _OPTIMIZERS):
         raise BadInput(
@@ -185,16 +200,16 @@ def require_public(dataset: Any, evaluated: Any) -> None:
 
 
 def require_own_loss(trainer: Any, base: type) -> None:
-    """Refuse a subclass that computes the loss of a batch.
+    """Refuse a subclass that takes steps of its own.
 
     Raises:
         BadInput: saying what to give in its place.
     """
-    for name in ("compute_loss", "training_step", "get_train_dataloader", "optimizer_step"):
+    for name in ("training_step", "get_train_dataloader", "optimizer_step"):
         method, inherited = getattr(type(trainer), name, None), getattr(base, name, None)
         if method is not inherited:
             raise BadInput(
                 f"{type(trainer).__name__} has a {name} of its own, which would compute with a "
-                "batch as a whole: give compute_loss_func(outputs, labels, "
-                "num_items_in_batch=None), one value for each example, in its place"
+                "batch as a whole: override compute_loss in its place, which gets one example at a "
+                "time"
             )

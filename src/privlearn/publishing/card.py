@@ -80,7 +80,7 @@ def write(said: Statement) -> str:
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
     lines += _describe_choice(said.plan, facts) + _describe_training(said, said.trained)
-    lines += ["## Use", "", "```", *map(for_code, commands(said)), "```", "", reading(facts), ""]
+    lines += _describe_use(said)
     if said.audit is not None:
         lines += [said.audit.to_markdown()]
     head = header(
@@ -93,14 +93,25 @@ def write(said: Statement) -> str:
     return head + "\n".join(lines)
 
 
-def commands(said: Statement) -> list[str]:
-    """How the folder is checked and its model used, from within the folder."""
-    return [
-        f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if said.signed_by else ''}",
+def check_command(said: Statement) -> str:
+    """How the folder is checked, from within the folder."""
+    return f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if said.signed_by else ''}"
+
+
+def lines_of_use(said: Statement) -> list[str]:
+    """How its model is used, from within the folder: a command, or Python of another library."""
+    return list(said.use) or [
         f"privlearn predict . --data {_data_to_predict(said.facts)}"
         f"{'' if is_built_in(said.model) else ' --model PACKAGE.MODULE:FUNCTION'}"
         f"{' --out maps.npz' if makes_maps(said.model) else ''}",
     ]
+
+
+def _describe_use(said: Statement) -> list[str]:
+    check, use = for_code(check_command(said)), [for_code(line) for line in lines_of_use(said)]
+    if not said.use:
+        return ["## Use", "", "```", check, *use, "```", "", reading(said.facts), ""]
+    return ["## Use", "", "```", check, "```", "", "```python", *use, "```", ""]
 
 
 def figures_from(paid: float | None) -> str:

@@ -18,7 +18,13 @@ from privlearn.core.plan import Plan
 from privlearn.errors import PrivlearnError
 from privlearn.publishing import certificate, questions
 from privlearn.publishing.accuracy import interval, of_one_answer
-from privlearn.publishing.card import commands, figures_from, reading, settings
+from privlearn.publishing.card import (
+    check_command,
+    figures_from,
+    lines_of_use,
+    reading,
+    settings,
+)
 from privlearn.publishing.charts import interval_chart, line_chart, number_axis, percent_axis
 from privlearn.publishing.costs import Cost, costs
 from privlearn.publishing.statement import Statement
@@ -381,7 +387,7 @@ def _check(said: Statement, checked: Verification) -> str:
         *(("Problem", problem) for problem in checked.problems),
         *(("Warning", warning) for warning in checked.warnings),
     ]
-    check, predict = commands(said)
+    use = "\n".join(text(line) for line in lines_of_use(said))
     signature = (
         "The certificate is not signed: nothing in this folder says who the publisher is."
         if said.signed_by is None
@@ -397,8 +403,8 @@ def _check(said: Statement, checked: Verification) -> str:
         f"{_table('What the check gave', results, ('What', 'Result'))}\n"
         "<p>That was then. A page can be edited, so check again: it takes seconds, needs no "
         "data, and covers this "
-        f"page, too. In this folder run</p>\n<pre><code>{text(check)}</code></pre>\n"
-        f"<p>and to use the model</p>\n<pre><code>{text(predict)}</code></pre>\n"
+        f"page, too. In this folder run</p>\n<pre><code>{text(check_command(said))}</code></pre>\n"
+        f"<p>and to use the model</p>\n<pre><code>{use}</code></pre>\n"
         f"<h3>Who says so</h3>\n<p>{text(signature)}</p>"
     )
 

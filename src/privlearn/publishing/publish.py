@@ -31,6 +31,7 @@ from privlearn.publishing.folder import (
     PAGE,
     WEIGHTS,
 )
+from privlearn.publishing.libraries import lines_of_use, with_library
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
@@ -168,6 +169,7 @@ def publish(
         model_spec,
         key.public.fingerprint if key else None,
         audit,
+        tuple(lines_of_use(files)) if weights is not None else (),
     )
     files = _complete(said, files, key, path)
     for name, most in LARGEST.items():
@@ -225,7 +227,7 @@ def _complete(
         return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
-    files = files | {CARD: card.write(said).encode()} | report
+    files = files | {CARD: with_library(card.write(said), files if said.use else {})} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
     checked = verify_contents(folder.in_memory(path, certify(files)))

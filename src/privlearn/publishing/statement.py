@@ -52,6 +52,7 @@ class Statement:
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
         audit: the report of an attack on the claim, if there is one.
+        use: Python of another library that loads the model; none where privlearn's commands do.
     """
 
     event: Event
@@ -65,6 +66,7 @@ class Statement:
     model: str | None
     signed_by: str | None = None
     audit: AuditReport | None = None
+    use: tuple[str, ...] = ()
 
     @cached_property
     def curve(self) -> TradeOff:

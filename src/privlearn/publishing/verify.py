@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -36,6 +37,10 @@ from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
+#: What a card says of who loads the model, and of an adapter's base: no part of the claim.
+_LIBRARY = re.compile(
+    rb"\A(---\nlibrary_name: )(?:transformers|peft(?:\nbase_model: [\w./-]+)?)(?=\n)"
+)
 
 
 @final
@@ -281,7 +286,9 @@ def _card_contradictions(
         f"{signed_by or 'no one'}"
         for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
         if name in contents.files
-        and not contents.files[name].startswith(head.encode(errors="replace"))
+        and not _LIBRARY.sub(rb"\1privlearn", contents.files[name], count=1).startswith(
+            head.encode(errors="replace")
+        )
     ]
 
 
