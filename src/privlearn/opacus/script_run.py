@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privlearn._checks import checked, count
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
+from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
 from privlearn.training.run import Run
@@ -52,43 +54,52 @@ class ScriptRun:
         self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
-        self._batch: Batch | None = None
+        self._batch: LogicalBatch | None = None
         self._first_length: int | None = None  # that rows were brought to
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
-        self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
         self._epochs: Iterator[Epoch] = iter(run)
         self._current: Iterator[Batch] = iter(())
 
-    def epoch(self) -> Iterator[Any]:
+    def epoch(self, most: int | None = None) -> Iterator[Any]:
         """The batches of the next epoch, or what is left of one that was left, as the script's
         loader would give them.
+
+        Args:
+            most: rows that are handed out at once; None: a batch is handed out whole.
 
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
-        batch: Batch | None = self._batch or self._draw()
-        while batch is not None:
-            yield self._hand_out(batch)
-            if self._batch is not None:
+        if self._batch is None:
+            self._draw_first()
+        while self._batch is not None or self._draw():
+            yield self._hand_out(most)
+            if self._turn is not None:
                 raise _without_step()
-            batch = next(self._current, None)
         self._begin_next()
 
-    def _draw(self) -> Batch:
+    def _draw(self) -> bool:
+        """Draw the next batch of the epoch, if there is one."""
         batch = next(self._current, None)
-        if batch is None:
-            self._begin_next()
-            batch = next(self._current, None)
-        if batch is None:
+        if batch is not None:
+            own = self.run.session.world.own(batch.sample.indices)
+            self._batch = LogicalBatch(batch, own)
+        return batch is not None
+
+    def _draw_first(self) -> None:
+        """Draw the next batch of the run, be it of the next epoch."""
+        if self._draw():
+            return
+        self._begin_next()
+        if not self._draw():
             raise BadInput(
                 f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
                 "cost is spent. Give make_private as many epochs= as there are passes over the "
                 "loader"
             )
-        return batch
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
@@ -97,17 +108,22 @@ class ScriptRun:
         if epoch is not None:
             self.noise_multiplier = epoch.noise_multiplier
 
-    def _hand_out(self, batch: Batch) -> Any:
-        """The rows of a batch, recorded, in the nest that the collate function makes."""
+    def _hand_out(self, most: int | None) -> Any:
+        """The rows of a batch, or some of them, recorded, in the nest that the collate function
+        makes.
+        """
+        assert self._batch is not None
+        batch, indices = self._batch.batch, self._batch.next_rows(most)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
         self._first_length = (
             _public_length(batch.rows.like, padding) if self._loss is None else None
         )
-        leaves, rows = _together(batch, padding, self._first_length)
+        leaves, rows = _together(batch, indices, padding, self._first_length)
         if self._loss is None:
-            leaves, rows = _at_size(leaves, max(1, round(self.divisor)))
-        self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
+            expected = max(1, round(self.divisor / self.run.session.world.size))
+            leaves, rows = _at_size(leaves, min(most or expected, expected))
+        self._turn = turn = Turn(rows, self._watch, self._on_backward)
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
         if not self._batch_first:
             inputs = batch.rows.inputs
@@ -152,8 +168,10 @@ class ScriptRun:
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
-    def step(self) -> None:
-        """Clip, charge, noise, and the optimizer's own step."""
+    def step(self) -> bool:
+        """Clip, charge, noise, and the optimizer's own step; of a physical batch that is not the
+        last one of its batch, nothing. Whether a step was taken.
+        """
         turn, batch = self._turn, self._batch
         if turn is None or batch is None or turn.loss is None:
             raise BadInput(
@@ -166,10 +184,15 @@ class ScriptRun:
             self._require_new(loss)
         else:
             loss = self._loss
-        self.run.step(batch, loss)
+        if batch.is_last():
+            self.run.step(batch.batch, loss)
+            self._batch = None
+        else:
+            batch.pass_rows()
         self._loss = loss
         turn.close()
-        self._turn = self._batch = None
+        self._turn = None
+        return self._batch is None
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
@@ -179,13 +202,12 @@ class ScriptRun:
                 "follow from the batch's rows, and would couple them. Compute it from the batch "
                 "with PyTorch's operations; for one that changes with time use pv.make_private"
             )
-        if self._loss is not None and not loss.numbers() <= self._numbers:
+        if self._loss is not None:
             raise BadInput(
-                "the loss has another form than before, with a number or a tensor that the first "
-                "one did not have. It may follow from how many rows the batch has: use the same "
-                "numbers, or pv.make_private"
+                "the loss has another form than before: which one a batch gets may follow from how "
+                "many rows it has, or from how many physical batches came before. Compute all "
+                "batches' loss alike; for one that changes with time use pv.make_private"
             )
-        self._numbers |= loss.numbers()
         if loss.late:
             raise BadInput(
                 "the loss was made after a number was read out of a batch (item(), print, numpy, "
@@ -228,14 +250,14 @@ def _public_length(row: Sequence[Tensor], padding: Padding | None) -> int | None
 
 
 def _together(
-    batch: Batch, padding: Padding | None, length: int | None
+    batch: Batch, indices: NDArray[np.int64], padding: Padding | None, length: int | None
 ) -> tuple[list[Tensor], int]:
-    """The rows of a batch, padded to the longest, or brought to a length; one that can't be made is
+    """Rows of a batch, padded to the longest, or brought to a length; one that can't be made is
     left out.
     """
     rows: Any = batch.rows
     fetched = []
-    for number in batch.sample.indices.tolist():
+    for number in indices.tolist():
         with suppress(Exception):
             fetched.append(rows.fetch(torch.tensor([number])))
     if padding is not None:
@@ -369,35 +391,3 @@ class PrivateLoader:
     def sample_rate(self) -> float:
         """The expected share of the rows in a batch."""
         return float(self._script.divisor / self._script.run.examples)
-
-
-@final
-class BatchMemoryManager:
-    """A block in which so many examples are computed at once. The loader still hands out whole
-    batches, one a step.
-
-    Args:
-        data_loader: the private one.
-        max_physical_batch_size: examples at once.
-        optimizer: the private one.
-    """
-
-    @checked
-    def __init__(
-        self,
-        *,
-        data_loader: PrivateLoader,
-        max_physical_batch_size: int,
-        optimizer: PrivateOptimizer,
-    ) -> None:
-        self._loader, self._size = (
-            data_loader,
-            count("max_physical_batch_size", max_physical_batch_size),
-        )
-
-    def __enter__(self) -> PrivateLoader:
-        self._loader._script.compute_at_once(self._size)
-        return self._loader
-
-    def __exit__(self, *error: object) -> None:
-        """The number stays: the result is the same."""
