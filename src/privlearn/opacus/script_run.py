@@ -46,6 +46,8 @@ class ScriptRun:
     Attributes:
         divisor: the expected batch size, which sums are divided by.
         noise_multiplier: of the epoch under way, or of the first one.
+        is_last_step_skipped: whether the script's last step was that of a physical batch that is
+            not the last one of its batch: no step was taken.
     """
 
     def __init__(self, run: Run, *, batch_first: bool) -> None:
@@ -58,6 +60,7 @@ class ScriptRun:
         self._first_length: int | None = None  # that rows were brought to
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
+        self.is_last_step_skipped = False
         self._epochs: Iterator[Epoch] = iter(run)
         self._current: Iterator[Batch] = iter(())
 
@@ -163,17 +166,16 @@ class ScriptRun:
             raise BadInput(
                 "backward() was called twice for one batch: each example's gradient is clipped "
                 "once, for all that it adds. Add the losses up and call (loss1 + "
-                "loss2).backward(); gradients of several batches can't be accumulated, take a "
-                "larger batch_size"
+                "loss2).backward(), before optimizer.step()"
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
-    def step(self) -> bool:
+    def step(self) -> None:
         """Clip, charge, noise, and the optimizer's own step; of a physical batch that is not the
-        last one of its batch, nothing. Whether a step was taken.
+        last one of its batch, nothing.
         """
-        turn, batch = self._turn, self._batch
-        if turn is None or batch is None or turn.loss is None:
+        turn, in_hand = self._turn, self._batch
+        if turn is None or in_hand is None or turn.loss is None:
             raise BadInput(
                 "optimizer.step() was called without a loss of the batch: a batch of the loader is "
                 "good for one step, and loss.backward() has to come before it, of a loss of the "
@@ -184,29 +186,28 @@ class ScriptRun:
             self._require_new(loss)
         else:
             loss = self._loss
-        if batch.is_last():
-            self.run.step(batch.batch, loss)
-            self._batch = None
+        self.is_last_step_skipped = not in_hand.is_last()
+        if self.is_last_step_skipped:
+            in_hand.pass_rows()
         else:
-            batch.pass_rows()
+            batch = in_hand.batch
+            self.run.step(batch, loss)
+            self._batch = None
         self._loss = loss
         turn.close()
         self._turn = None
-        return self._batch is None
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
-        if self._loss is not None and loss.same_as(self._loss, numbers=False):
+        if self._loss is not None:
             raise BadInput(
                 "a number or a tensor in the loss is another than for the batch before: it may "
                 "follow from the batch's rows, and would couple them. Compute it from the batch "
                 "with PyTorch's operations; for one that changes with time use pv.make_private"
-            )
-        if self._loss is not None:
-            raise BadInput(
-                "the loss has another form than before: which one a batch gets may follow from how "
-                "many rows it has, or from how many physical batches came before. Compute all "
-                "batches' loss alike; for one that changes with time use pv.make_private"
+                if loss.same_as(self._loss, numbers=False)
+                else "the loss has another form than before: which one a batch gets may follow "
+                "from how many rows or physical batches there were. Compute the loss of all "
+                "batches alike; for one that changes with time use pv.make_private"
             )
         if loss.late:
             raise BadInput(
@@ -231,9 +232,10 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an "
-        "empty one, too. Call loss.backward() and optimizer.step() for every batch; to save memory "
-        "give microbatch="
+        "no optimizer.step() was taken on the batch before: each one needs loss.backward() and "
+        "optimizer.step(), an empty one, too. To add up the gradients of K "
+        "batches, give the DataLoader K times the batch_size, and take its batches from "
+        "BatchMemoryManager"
     )
 
 
@@ -353,6 +355,27 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._script.step()
         return loss
+
+    @property
+    def is_last_step_skipped(self) -> bool:
+        """Whether the last step was that of a physical batch that is not the last one of its
+        batch: no step was taken, and no scheduler may be called.
+        """
+        return self._script.is_last_step_skipped
+
+    _is_last_step_skipped = is_last_step_skipped
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refused: a loader in a `BatchMemoryManager` decides which steps are skipped.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput(
+            "signal_skip_step was called: the price of a step is that of the batch that was drawn, "
+            "so no other steps can be skipped. Give the DataLoader the whole batch_size, and take "
+            "its batches from BatchMemoryManager(max_physical_batch_size=...), which skips by itself"
+        )
 
     def state_dict(self) -> Any:
         """That of the optimizer that was given."""
