@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_map
 from privlearn._checks import checked, quoted, require_fit
 from privlearn.core.clipping.clips import Clip, Flat, PerLayer
 from privlearn.core.clipping.model_check import require_separate
-from privlearn.core.processes import require_one_process
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.loop import make_private
+from privlearn.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 from privlearn.training.run import Run
@@ -127,7 +127,6 @@ class PrivacyEngine:
         options: dict[str, Any],
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
-        require_one_process("an engine of pv.opacus")
         if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "
@@ -148,6 +147,8 @@ class PrivacyEngine:
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
             require_fit(name, asked[name], kind)
+        if isinstance(module, DifferentiallyPrivateDistributedDataParallel):
+            module = module.module
         require_separate(module)
         settings = {"clip": _clip(asked["clipping"], norm), **settings, **options}
         if not asked["poisson_sampling"]:

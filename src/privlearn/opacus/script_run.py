@@ -189,13 +189,17 @@ class ScriptRun:
         self.is_last_step_skipped = not in_hand.is_last()
         if self.is_last_step_skipped:
             in_hand.pass_rows()
-        else:
-            batch = in_hand.batch
-            self.run.step(batch, loss)
-            self._batch = None
-        self._loss = loss
+            self._end(turn, loss)
+            return
+        batch = in_hand.batch
+        self.run.step(batch, loss)
+        self._batch = None
+        self._end(turn, loss)
+
+    def _end(self, turn: Turn, loss: ScriptLoss) -> None:
+        """The script is through with what it was handed."""
         turn.close()
-        self._turn = None
+        self._turn, self._loss = None, loss
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
@@ -232,8 +236,8 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each one needs loss.backward() and "
-        "optimizer.step(), an empty one, too. To add up the gradients of K "
+        "no optimizer.step() was taken on the batch before: call loss.backward() and "
+        "optimizer.step() for every batch, an empty one, too. To add up the gradients of K "
         "batches, give the DataLoader K times the batch_size, and take its batches from "
         "BatchMemoryManager"
     )
