@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -25,6 +25,8 @@ from privlearn.training.run import Run
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
+#: Schedulers whose states a checkpoint holds.
+_NOISE, _CLIP = "noise_scheduler", "grad_clip_scheduler"
 #: Opacus's ways to compute. Here the run chooses by itself; "ghost" only says that the criterion is
 #: returned, too.
 _MODES = ("hooks", "functorch", "ew", "ghost")
@@ -156,8 +158,11 @@ class PrivacyEngine:
         if self._secure:
             settings.setdefault("streams", Streams.new(discrete=True))
         rows = loader if asked["batch_first"] else _rows_first(loader)
-        run = make_private(module, optimizer, rows, **settings)
-        self._script = script = ScriptRun(run, batch_first=asked["batch_first"])
+
+        def make(**resumed: Any) -> Run:
+            return make_private(module, optimizer, rows, **{**settings, **resumed})
+
+        self._script = script = ScriptRun(make, batch_first=asked["batch_first"])
         criterion = (
             (asked["criterion"] or nn.CrossEntropyLoss(),)
             if asked["grad_sample_mode"] == "ghost"
@@ -224,17 +229,96 @@ class PrivacyEngine:
         """
         ModuleValidator.validate(module, strict=True)
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Refused, as `load_checkpoint` is: a step that is taken again with new noise is a second
-        release.
+    @checked
+    def save_checkpoint(
+        self,
+        *,
+        path: str | Path,
+        module: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the run into a file, from which another process can go on with it.
+
+        Guarantee: a run that goes on has the same noise and the same batches that it would have
+        had, and is charged for all of its steps: it ends, bit for bit, where it would have ended. So
+        the file holds the keys of the noise, and is as secret as the data. `publish` deletes it.
+
+        Args:
+            path: the file, the same for all calls.
+            module: the private one. With the optimizer it is saved in any case.
+            optimizer: the private one.
+            noise_scheduler: whose state is saved, too.
+            grad_clip_scheduler: whose state is saved, too.
+            checkpoint_dict: tensors and plain values of the script, which `load_checkpoint`
+                returns.
+
+        Raises:
+            BadInput: a step is under way, or something can't be saved.
         """
-        raise BadInput(
-            "a run that goes on from a checkpoint of weights would release steps a second time and "
-            "count them once. Use torch.save(module.state_dict(), FILE) to keep the model; to go "
-            "on with a run use pv.make_private(checkpoint=FILE)"
+        script = self._of_run(module, optimizer)
+        states = {_NOISE: noise_scheduler, _CLIP: grad_clip_scheduler}
+        script.save(
+            path,
+            {
+                "checkpoint_dict": dict(checkpoint_dict or {}),
+                **{name: each.state_dict() for name, each in states.items() if each is not None},
+            },
         )
 
-    load_checkpoint = save_checkpoint
+    @checked
+    def load_checkpoint(
+        self,
+        *,
+        path: str | Path,
+        module: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+    ) -> dict[str, Any]:
+        """Go on with the run in a file that `save_checkpoint` wrote; what was given there as
+        `checkpoint_dict`.
+
+        It is called before the first pass over the loader, of an engine that was given the same
+        arguments. The loader's next pass is that of the next epoch.
+
+        Args:
+            path: the file.
+            module: the private one. With the optimizer it gets the saved state in any case.
+            optimizer: the private one.
+            noise_scheduler: gets the state that was saved.
+            grad_clip_scheduler: gets the state that was saved.
+
+        Raises:
+            BadInput: the file holds another run, or none; or this one has begun.
+        """
+        script = self._of_run(module, optimizer)
+        values = script.load(path)
+        for name, each in ((_NOISE, noise_scheduler), (_CLIP, grad_clip_scheduler)):
+            if each is not None and name in values:
+                each.load_state_dict(values[name])
+        loaded: dict[str, Any] = values["checkpoint_dict"]
+        return loaded
+
+    def _of_run(self, module: nn.Module | None, optimizer: Any) -> ScriptRun:
+        """The script's run, of which these must be."""
+        run = self.run
+        if module is not None and getattr(module, "_module", module) is not run.model:
+            raise BadInput(
+                "module is not the one of this engine: expected the module that make_private "
+                "returned, whose run the checkpoint holds. Leave it out, or give that one"
+            )
+        if optimizer is not None and (
+            getattr(optimizer, "original_optimizer", optimizer) is not run.optimizer
+        ):
+            raise BadInput(
+                "optimizer is not the one of this engine: expected the optimizer that make_private "
+                "returned, whose run the checkpoint holds. Leave it out, or give that one"
+            )
+        assert self._script is not None
+        return self._script
 
 
 def _require_known(asked: dict[str, Any]) -> None:

@@ -5,8 +5,9 @@ privlearn.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from privlearn._checks import quoted
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
 from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
 from privlearn.training.run import Run
 from privlearn.training.task import Batch, Epoch
@@ -39,19 +42,23 @@ class ScriptRun:
     """A run whose steps are taken by a script in Opacus's form.
 
     Args:
-        run: whose steps the script takes.
+        make: makes the run whose steps the script takes; one that goes on from a checkpoint is
+            also given `checkpoint`, `loss` and `microbatch`.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
     Attributes:
+        run: whose steps the script takes.
         divisor: the expected batch size, which sums are divided by.
         noise_multiplier: of the epoch under way, or of the first one.
         is_last_step_skipped: whether the script's last step was that of a physical batch that is
             not the last one of its batch: no step was taken.
     """
 
-    def __init__(self, run: Run, *, batch_first: bool) -> None:
-        self.run, self._batch_first = run, batch_first
+    def __init__(self, make: Callable[..., Run], *, batch_first: bool) -> None:
+        self._make, self._batch_first = make, batch_first
+        self.run = run = make()
+        self._file: ScriptCheckpoint | None = None
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
         self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
@@ -220,6 +227,65 @@ class ScriptRun:
                 "and read numbers then; for a loss that changes use pv.make_private"
             )
 
+    def save(self, path: str | Path, values: Mapping[str, Any]) -> None:
+        """Keep the run in a file, from here on, with values of the script.
+
+        Raises:
+            BadInput: no step was taken yet, one is under way, or the run is kept in another file;
+                or something can't be saved.
+        """
+        if self._loss is None or self._batch_is_begun():
+            raise BadInput(
+                "save_checkpoint was called before the first step, or between backward() and the "
+                "step of a whole batch: a checkpoint holds the run as it is after a step. Call it "
+                "after optimizer.step(), at the end of an epoch for example"
+            )
+        file = self._file or ScriptCheckpoint(path)
+        if file.path != Path(path):
+            raise BadInput(
+                f"the run is kept in {quoted(str(file.path))}, and a second file would let its "
+                "steps be taken twice: give save_checkpoint the same path each time"
+            )
+        file.loss, file.values = self._loss, values
+        file.microbatch = self.run.config.microbatch
+        if self._file is None:
+            self.run.keep_in(file)
+            self._file = file
+        file.due = True
+        try:
+            self.run.save_checkpoint()
+        finally:
+            file.due = False
+
+    def _batch_is_begun(self) -> bool:
+        return (self._batch is not None and self._batch.begun) or (
+            self._turn is not None and self._turn.loss is not None
+        )
+
+    def load(self, path: str | Path) -> Mapping[str, Any]:
+        """Go on with the run in a file, in place of the one that was made; the script's values.
+
+        Raises:
+            BadInput: a batch was drawn already, or the file holds another run, or none.
+        """
+        if self.run.session.state != "not begun":
+            raise BadInput(
+                "load_checkpoint was called after a batch was drawn: expected the engine as "
+                "make_private left it, since a run goes on with the noise that it would have had. "
+                "Call it before the first pass over the loader"
+            )
+        file = ScriptCheckpoint.load(path)
+        run = self._make(checkpoint=file, loss=file.loss, microbatch=file.microbatch)
+        try:
+            run.begin()
+        except BaseException:
+            run = self._make()  # the optimizer serves the run that was made last
+            raise
+        finally:
+            self.run, self._epochs = run, iter(run)
+        self._loss, self._file = file.loss, file
+        return file.values
+
     def compute_at_once(self, rows: int) -> None:
         """Compute so many examples at once, from the first step on.
 
@@ -332,13 +398,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.expected_batch_size = script.divisor
         self.max_grad_norm = script.run.plan.clip.clip_norm
         self.defaults = optimizer.defaults
-        self._follow()
 
-    def _follow(self) -> None:
-        self.param_groups, self.state = (
-            self.original_optimizer.param_groups,
-            self.original_optimizer.state,
-        )
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Those of the optimizer that was given."""
+        return self.original_optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """That of the optimizer that was given."""
+        return self.original_optimizer.state
 
     @property
     def noise_multiplier(self) -> float:
@@ -388,7 +457,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load it there."""
         self.original_optimizer.load_state_dict(state_dict)
-        self._follow()
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self.original_optimizer!r})"
