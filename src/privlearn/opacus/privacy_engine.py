@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
@@ -15,12 +16,14 @@ from torch.utils._pytree import tree_map
 from privlearn._checks import checked, quoted, require_fit
 from privlearn.core.clipping.clips import Clip, Flat, PerLayer
 from privlearn.core.clipping.model_check import require_separate
+from privlearn.core.plan import Plan
 from privlearn.core.processes import require_one_process
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.loop import make_private
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
+from privlearn.runs import compute
 from privlearn.training.run import Run
 
 #: Epochs that a run has at most where their number is not given.
@@ -28,6 +31,15 @@ _MOST_EPOCHS = 100
 #: Opacus's ways to compute. Here the run chooses by itself; "ghost" only says that the criterion is
 #: returned, too.
 _MODES = ("hooks", "functorch", "ew", "ghost")
+#: Arguments of `make_private` that a plan says, or the run's configuration.
+_SAID_ELSEWHERE = {part.name for part in fields(Plan)} | {
+    "epsilon",
+    "max_grad_norm",
+    "rho",
+    "noise_multiplier",
+    "mechanism",
+    *compute.names(),
+}
 
 
 @final
@@ -156,7 +168,13 @@ class PrivacyEngine:
             settings.setdefault("streams", Streams.new(discrete=True))
         rows = loader if asked["batch_first"] else _rows_first(loader)
         run = make_private(module, optimizer, rows, **settings)
-        self._script = script = ScriptRun(run, batch_first=asked["batch_first"])
+
+        def remake(before: Run, plan: Plan) -> Run:
+            kept = {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE}
+            kept |= {"plan": plan, "ledger": before.ledger, "config": before.config}
+            return make_private(module, optimizer, rows, **kept)
+
+        self._script = script = ScriptRun(run, remake, batch_first=asked["batch_first"])
         criterion = (
             (asked["criterion"] or nn.CrossEntropyLoss(),)
             if asked["grad_sample_mode"] == "ghost"

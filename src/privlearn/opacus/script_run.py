@@ -15,11 +15,14 @@ from torch.utils._pytree import tree_leaves
 
 from privlearn._checks import checked, count
 from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.plan import Plan
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
+from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
+from privlearn.opacus.strange_attributes import refuse_reading, refuse_writing
 from privlearn.training.run import Run
 from privlearn.training.task import Batch, Epoch
 
@@ -38,18 +41,19 @@ class ScriptRun:
 
     Args:
         run: whose steps the script takes.
+        remake: makes it again by another plan, before the first batch.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
     Attributes:
+        planned: the noise multiplier and the clipping norm, which the script may set before the
+            first batch.
         divisor: the expected batch size, which sums are divided by.
-        noise_multiplier: of the epoch under way, or of the first one.
     """
 
-    def __init__(self, run: Run, *, batch_first: bool) -> None:
-        self.run, self._batch_first = run, batch_first
+    def __init__(self, run: Run, remake: Callable[[Run, Plan], Run], *, batch_first: bool) -> None:
+        self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
-        self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
         self._batch: Batch | None = None
@@ -57,8 +61,13 @@ class ScriptRun:
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
         self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
-        self._epochs: Iterator[Epoch] = iter(run)
+        self._epochs: Iterator[Epoch] | None = None
         self._current: Iterator[Batch] = iter(())
+
+    @property
+    def run(self) -> Run:
+        """The run, by a plan that has what the script set so far."""
+        return self.planned.run
 
     def epoch(self) -> Iterator[Any]:
         """The batches of the next epoch, or what is left of one that was left, as the script's
@@ -92,13 +101,15 @@ class ScriptRun:
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
+        self._epochs = iter(self.run) if self._epochs is None else self._epochs
         epoch = next(self._epochs, None)
         self._current = iter(()) if epoch is None else iter(epoch)
         if epoch is not None:
-            self.noise_multiplier = epoch.noise_multiplier
+            self.planned.begin_epoch(epoch.number)
 
     def _hand_out(self, batch: Batch) -> Any:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
+        self.planned.require_planned(batch.epoch)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
         self._first_length = (
@@ -161,6 +172,7 @@ class ScriptRun:
                 "good for one step, and loss.backward() has to come before it, of a loss of the "
                 "private model's output for this batch"
             )
+        self.planned.require_planned(batch.epoch)
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
             self._require_new(loss)
@@ -288,6 +300,10 @@ class PrivateModule(nn.Module):
         return copy.deepcopy(self._module, memo)
 
 
+#: What a script, or torch, may set on a private optimizer.
+_SETTABLE = {NOISE, NORM, "param_groups", "state", "defaults", "step"}
+
+
 @final
 class PrivateOptimizer(torch.optim.Optimizer):
     """An optimizer whose step is a step of the run: parameters, state and groups are those of the
@@ -296,15 +312,27 @@ class PrivateOptimizer(torch.optim.Optimizer):
     Attributes:
         original_optimizer: that one.
         expected_batch_size: what sums are divided by.
-        max_grad_norm: the clipping norm.
+        planned: the noise multiplier and the clipping norm, for schedulers.
     """
 
     def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
-        self.original_optimizer, self._script = optimizer, script
-        self.expected_batch_size = script.divisor
-        self.max_grad_norm = script.run.plan.clip.clip_norm
-        self.defaults = optimizer.defaults
+        vars(self).update(
+            original_optimizer=optimizer,
+            expected_batch_size=script.divisor,
+            planned=script.planned,
+            defaults=optimizer.defaults,
+            _script=script,
+        )
         self._follow()
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse_reading("optimizer", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch's schedulers wrap `step`, and note in private names that they did
+        if not (name in _SETTABLE or name.startswith("_")):
+            raise refuse_writing("optimizer", name, value)
+        super().__setattr__(name, value)
 
     def _follow(self) -> None:
         self.param_groups, self.state = (
@@ -314,8 +342,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of the epoch."""
-        return self._script.noise_multiplier
+        """The noise multiplier of the epoch; it may be set before the first batch."""
+        return self.planned.value(NOISE)
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self.planned.set(NOISE, value)
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The clipping norm of the epoch; it may be set before the first batch."""
+        return self.planned.value(NORM)
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self.planned.set(NORM, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the optimizer that was given: between steps there are no gradients."""
