@@ -425,9 +425,7 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
 
 @check
 def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
-    """The first batch is handed out at the expected size, and a loss of another form brings no
-    number with it.
-    """
+    """The first batch is handed out at the expected size, and no loss of another form follows."""
     sizes: list[int] = []
 
     def scaled(m: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -438,12 +436,22 @@ def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
         sizes.append(len(x))
         return mean(m, x, y) if len(sizes) == 1 else F.cross_entropy(m(x) / len(x), y)
 
-    for loss in (scaled, scaled_later):
+    def branched_later(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        output = m(x) if len(x) % 2 else m(x).relu()
+        return F.cross_entropy(output, y)
+
+    for loss in (scaled, scaled_later, branched_later):
         sizes.clear()
         made = private()
         must_raise(BadInput, lambda made=made, loss=loss: trained(made, loss))
         assert sizes[0] == 15
-        assert len(made[0].accountant) == 1
+        other = next(
+            number
+            for number, size in enumerate(sizes)
+            if number and (size % 2 == 0 or loss is not branched_later)
+        )
+        assert len(made[0].accountant) == other
 
 
 @check

@@ -1,3 +1,4 @@
+from privlearn.opacus.batch_memory_manager import BatchMemoryManager as BatchMemoryManager
 from privlearn.opacus.module_validator import ModuleValidator as ModuleValidator
 from privlearn.opacus.privacy_engine import PrivacyEngine as PrivacyEngine
 from privlearn.opacus.schedulers import ExponentialGradClip as ExponentialGradClip
@@ -6,4 +7,3 @@ from privlearn.opacus.schedulers import LambdaGradClip as LambdaGradClip
 from privlearn.opacus.schedulers import LambdaNoise as LambdaNoise
 from privlearn.opacus.schedulers import StepGradClip as StepGradClip
 from privlearn.opacus.schedulers import StepNoise as StepNoise
-from privlearn.opacus.script_run import BatchMemoryManager as BatchMemoryManager

@@ -77,17 +77,6 @@ class ScriptLoss:
             one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms
         )
 
-    def numbers(self) -> frozenset[Any]:
-        """The numbers and tensors in it that are computed from no row."""
-        values = [value for entry in self._tape for value in entry.values] + [
-            term.factor for term in self._terms
-        ]
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        plain = [value for value in values if isinstance(value, int | float)]
-        return frozenset(plain) | {
-            (tensor.shape, tensor.dtype, tuple(tensor.flatten().tolist())) for tensor in tensors
-        }
-
     def __deepcopy__(self, memo: object) -> ScriptLoss:
         return self
 

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privlearn._checks import checked, count
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.plan import Plan
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
+from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
@@ -49,6 +51,8 @@ class ScriptRun:
         planned: the noise multiplier and the clipping norm, which the script may set before the
             first batch.
         divisor: the expected batch size, which sums are divided by.
+        is_last_step_skipped: whether the script's last step was that of a physical batch that is
+            not the last one of its batch: no step was taken.
     """
 
     def __init__(self, run: Run, remake: Callable[[Run, Plan], Run], *, batch_first: bool) -> None:
@@ -56,11 +60,11 @@ class ScriptRun:
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
-        self._batch: Batch | None = None
+        self._batch: LogicalBatch | None = None
         self._first_length: int | None = None  # that rows were brought to
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
-        self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
+        self.is_last_step_skipped = False
         self._epochs: Iterator[Epoch] | None = None
         self._current: Iterator[Batch] = iter(())
 
@@ -69,35 +73,45 @@ class ScriptRun:
         """The run, by a plan that has what the script set so far."""
         return self.planned.run
 
-    def epoch(self) -> Iterator[Any]:
+    def epoch(self, most: int | None = None) -> Iterator[Any]:
         """The batches of the next epoch, or what is left of one that was left, as the script's
         loader would give them.
+
+        Args:
+            most: rows that are handed out at once; None: a batch is handed out whole.
 
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
-        batch: Batch | None = self._batch or self._draw()
-        while batch is not None:
-            yield self._hand_out(batch)
-            if self._batch is not None:
+        if self._batch is None:
+            self._draw_first()
+        while self._batch is not None or self._draw():
+            yield self._hand_out(most)
+            if self._turn is not None:
                 raise _without_step()
-            batch = next(self._current, None)
         self._begin_next()
 
-    def _draw(self) -> Batch:
+    def _draw(self) -> bool:
+        """Draw the next batch of the epoch, if there is one."""
         batch = next(self._current, None)
-        if batch is None:
-            self._begin_next()
-            batch = next(self._current, None)
-        if batch is None:
+        if batch is not None:
+            own = self.run.session.world.own(batch.sample.indices)
+            self._batch = LogicalBatch(batch, own)
+        return batch is not None
+
+    def _draw_first(self) -> None:
+        """Draw the next batch of the run, be it of the next epoch."""
+        if self._draw():
+            return
+        self._begin_next()
+        if not self._draw():
             raise BadInput(
                 f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
                 "cost is spent. Give make_private as many epochs= as there are passes over the "
                 "loader"
             )
-        return batch
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
@@ -107,18 +121,23 @@ class ScriptRun:
         if epoch is not None:
             self.planned.begin_epoch(epoch.number)
 
-    def _hand_out(self, batch: Batch) -> Any:
-        """The rows of a batch, recorded, in the nest that the collate function makes."""
-        self.planned.require_planned(batch.epoch)
+    def _hand_out(self, most: int | None) -> Any:
+        """The rows of a batch, or some of them, recorded, in the nest that the collate function
+        makes.
+        """
+        assert self._batch is not None
+        self.planned.require_planned(self._batch.batch.epoch)
+        batch, indices = self._batch.batch, self._batch.next_rows(most)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
         self._first_length = (
             _public_length(batch.rows.like, padding) if self._loss is None else None
         )
-        leaves, rows = _together(batch, padding, self._first_length)
+        leaves, rows = _together(batch, indices, padding, self._first_length)
         if self._loss is None:
-            leaves, rows = _at_size(leaves, max(1, round(self.divisor)))
-        self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
+            expected = max(1, round(self.divisor / self.run.session.world.size))
+            leaves, rows = _at_size(leaves, min(most or expected, expected))
+        self._turn = turn = Turn(rows, self._watch, self._on_backward)
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
         if not self._batch_first:
             inputs = batch.rows.inputs
@@ -158,46 +177,50 @@ class ScriptRun:
             raise BadInput(
                 "backward() was called twice for one batch: each example's gradient is clipped "
                 "once, for all that it adds. Add the losses up and call (loss1 + "
-                "loss2).backward(); gradients of several batches can't be accumulated, take a "
-                "larger batch_size"
+                "loss2).backward(), before optimizer.step()"
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
     def step(self) -> None:
-        """Clip, charge, noise, and the optimizer's own step."""
-        turn, batch = self._turn, self._batch
-        if turn is None or batch is None or turn.loss is None:
+        """Clip, charge, noise, and the optimizer's own step; of a physical batch that is not the
+        last one of its batch, nothing.
+        """
+        turn, in_hand = self._turn, self._batch
+        if turn is None or in_hand is None or turn.loss is None:
             raise BadInput(
                 "optimizer.step() was called without a loss of the batch: a batch of the loader is "
                 "good for one step, and loss.backward() has to come before it, of a loss of the "
                 "private model's output for this batch"
             )
-        self.planned.require_planned(batch.epoch)
+        self.planned.require_planned(in_hand.batch.epoch)
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
             self._require_new(loss)
         else:
             loss = self._loss
-        self.run.step(batch, loss)
+        self.is_last_step_skipped = not in_hand.is_last()
+        if self.is_last_step_skipped:
+            in_hand.pass_rows()
+        else:
+            batch = in_hand.batch
+            self.run.step(batch, loss)
+            self._batch = None
         self._loss = loss
         turn.close()
-        self._turn = self._batch = None
+        self._turn = None
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
-        if self._loss is not None and loss.same_as(self._loss, numbers=False):
+        if self._loss is not None:
             raise BadInput(
                 "a number or a tensor in the loss is another than for the batch before: it may "
                 "follow from the batch's rows, and would couple them. Compute it from the batch "
                 "with PyTorch's operations; for one that changes with time use pv.make_private"
+                if loss.same_as(self._loss, numbers=False)
+                else "the loss has another form than before: which one a batch gets may follow "
+                "from how many rows or physical batches there were. Compute the loss of all "
+                "batches alike; for one that changes with time use pv.make_private"
             )
-        if self._loss is not None and not loss.numbers() <= self._numbers:
-            raise BadInput(
-                "the loss has another form than before, with a number or a tensor that the first "
-                "one did not have. It may follow from how many rows the batch has: use the same "
-                "numbers, or pv.make_private"
-            )
-        self._numbers |= loss.numbers()
         if loss.late:
             raise BadInput(
                 "the loss was made after a number was read out of a batch (item(), print, numpy, "
@@ -221,9 +244,10 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an "
-        "empty one, too. Call loss.backward() and optimizer.step() for every batch; to save memory "
-        "give microbatch="
+        "no optimizer.step() was taken on the batch before: each one needs loss.backward() and "
+        "optimizer.step(), an empty one, too. To add up the gradients of K "
+        "batches, give the DataLoader K times the batch_size, and take its batches from "
+        "BatchMemoryManager"
     )
 
 
@@ -240,14 +264,14 @@ def _public_length(row: Sequence[Tensor], padding: Padding | None) -> int | None
 
 
 def _together(
-    batch: Batch, padding: Padding | None, length: int | None
+    batch: Batch, indices: NDArray[np.int64], padding: Padding | None, length: int | None
 ) -> tuple[list[Tensor], int]:
-    """The rows of a batch, padded to the longest, or brought to a length; one that can't be made is
+    """Rows of a batch, padded to the longest, or brought to a length; one that can't be made is
     left out.
     """
     rows: Any = batch.rows
     fetched = []
-    for number in batch.sample.indices.tolist():
+    for number in indices.tolist():
         with suppress(Exception):
             fetched.append(rows.fetch(torch.tensor([number])))
     if padding is not None:
@@ -373,6 +397,27 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._script.step()
         return loss
 
+    @property
+    def is_last_step_skipped(self) -> bool:
+        """Whether the last step was that of a physical batch that is not the last one of its
+        batch: no step was taken, and no scheduler may be called.
+        """
+        return self._script.is_last_step_skipped
+
+    _is_last_step_skipped = is_last_step_skipped
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refused: a loader in a `BatchMemoryManager` decides which steps are skipped.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput(
+            "signal_skip_step was called: the price of a step is that of the batch that was drawn, "
+            "so no other steps can be skipped. Give the DataLoader the whole batch_size, and take "
+            "its batches from BatchMemoryManager(max_physical_batch_size=...), which skips by itself"
+        )
+
     def state_dict(self) -> Any:
         """That of the optimizer that was given."""
         return self.original_optimizer.state_dict()
@@ -410,35 +455,3 @@ class PrivateLoader:
     def sample_rate(self) -> float:
         """The expected share of the rows in a batch."""
         return float(self._script.divisor / self._script.run.examples)
-
-
-@final
-class BatchMemoryManager:
-    """A block in which so many examples are computed at once. The loader still hands out whole
-    batches, one a step.
-
-    Args:
-        data_loader: the private one.
-        max_physical_batch_size: examples at once.
-        optimizer: the private one.
-    """
-
-    @checked
-    def __init__(
-        self,
-        *,
-        data_loader: PrivateLoader,
-        max_physical_batch_size: int,
-        optimizer: PrivateOptimizer,
-    ) -> None:
-        self._loader, self._size = (
-            data_loader,
-            count("max_physical_batch_size", max_physical_batch_size),
-        )
-
-    def __enter__(self) -> PrivateLoader:
-        self._loader._script.compute_at_once(self._size)
-        return self._loader
-
-    def __exit__(self, *error: object) -> None:
-        """The number stays: the result is the same."""
