@@ -14,7 +14,11 @@ from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, PerEpoch, Schedule
 from privlearn.errors import BadInput
 from privlearn.opacus.schedulers import PlannedScheduler
+from privlearn.training.clip_only import ClipOnlyRun
 from privlearn.training.run import Run
+
+#: A run of a script, with noise or without.
+ScriptedRun = Run | ClipOnlyRun
 
 NOISE, NORM = "noise_multiplier", "max_grad_norm"
 
@@ -55,20 +59,29 @@ class PlannedSettings:
     Args:
         run: whose plan it is about.
         remake: makes the run again, by another plan; nothing is spent before the first batch.
+
+    Attributes:
+        adds_noise: whether the run does: else its noise multiplier is 0, and stays.
     """
 
-    def __init__(self, run: Run, remake: Callable[[Run, Plan], Run]) -> None:
+    def __init__(
+        self, run: ScriptedRun, remake: Callable[[ScriptedRun, Plan], ScriptedRun]
+    ) -> None:
         self._run, self._remake = run, remake
         plan = run.plan
-        noise = plan.noise_multipliers()
+        self.adds_noise = not isinstance(run, ClipOnlyRun)
+        noise = self._noise_of(plan)
         clip: Any = plan.clip
         norms = tuple(clip.at(epoch) or clip.clip_norm for epoch in range(plan.epochs))
         self._settings = {NOISE: Setting(noise, noise[0]), NORM: Setting(norms, norms[0])}
         self._changed: set[str] = set()
         self._epoch: int | None = None  # the one under way, once a batch was asked for
 
+    def _noise_of(self, plan: Plan) -> tuple[float, ...]:
+        return plan.noise_multipliers() if self.adds_noise else (0.0,) * plan.epochs
+
     @property
-    def run(self) -> Run:
+    def run(self) -> ScriptedRun:
         """The run, by a plan that has all that was set so far."""
         if self._changed:
             self._settle()
@@ -92,6 +105,8 @@ class PlannedSettings:
         setting = self._settings[name]
         if setting.scheduler is not None:
             return setting.base * setting.scheduler.factor(setting.scheduler.last_epoch)
+        if name == NORM and not isinstance(self._run.plan.clip, ScheduledClip):
+            return self._run.clip_norm  # which may follow what was released
         return setting.base if name in self._changed else setting.values[self._epoch or 0]
 
     def set(self, name: str, value: Any) -> None:
@@ -118,6 +133,11 @@ class PlannedSettings:
             raise BadInput(
                 "noise_multiplier was set, and the noise follows from the target epsilon: give "
                 "noise_multiplier= to make_private in place of target_epsilon="
+            )
+        if name == NOISE and not self.adds_noise:
+            raise BadInput(
+                "noise_multiplier was set, and the run was made without noise, of which nothing "
+                "can be claimed: give noise_multiplier= to make_private"
             )
         self._require_free(name)
         setting.base = positive(name, value)
@@ -195,7 +215,7 @@ class PlannedSettings:
             assert isinstance(clip, ScheduledClip)
             moving = PerEpoch(norms) if len(set(norms)) > 1 else None
             plan = replace(plan, clip=replace(clip, clip_norm=norms[0], schedule=moving))
-        if NOISE in planned:
+        if NOISE in planned and self.adds_noise:
             plan = _with_noise(plan, planned[NOISE])
         self._run = self._remake(self._run, plan)
         self._changed.clear()
