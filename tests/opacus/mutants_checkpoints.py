@@ -87,7 +87,7 @@ MUTANTS = [
         "how many are computed at once is not saved",
         script_run.ScriptRun.load,
         "microbatch=file.microbatch",
-        "",
+        "microbatch=None",
         "check_physical_batches_of_a_saved_run_are_as_large",
     ),
     Mutant(

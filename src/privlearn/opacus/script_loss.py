@@ -170,7 +170,7 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         and len(args) < 2
         and not {"dim", "axis"} & set(kwargs)
     ):
-        yield Term(factor, operand)
+        yield from _of_mean(tape, operand, factor)
     elif name == "sum":
         raise _sum()
     elif (
@@ -198,6 +198,21 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         yield from _terms(tape, operand, factor)
     else:
         raise _unknown(name)
+
+
+def _of_mean(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
+    """The mean of a sum is the sum of the means, whichever shapes were broadcast: each part is
+    taken by itself, so that no example is beside another.
+    """
+    entry = tape[ref.entry]
+    args, kwargs = _arguments(entry) if entry.name in _SIGNS else ((), {})
+    sides = [side for side in args if isinstance(side, Ref)]
+    if len(args) != 2 or kwargs or not all(side in sides or _is_number(side) for side in args):
+        yield Term(factor, ref)
+        return
+    for side, sign in zip(args, _SIGNS[entry.name], strict=True):
+        if isinstance(side, Ref):
+            yield from _of_mean(tape, side, sign * factor)
 
 
 def _sum() -> NotPerExample:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -17,15 +18,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privlearn._checks import quoted
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
 from privlearn.opacus.logical_batch import LogicalBatch
+from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings, ScriptedRun
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
-from privlearn.training.run import Run
+from privlearn.opacus.strange_attributes import refuse_reading, refuse_writing
+from privlearn.training.clip_only import ClipOnlyRun
 from privlearn.training.task import Batch, Epoch
 
 #: The public length of rows in a first batch: of tokens and images, and of sequences of floats.
@@ -42,25 +46,31 @@ class ScriptRun:
     """A run whose steps are taken by a script in Opacus's form.
 
     Args:
-        make: makes the run whose steps the script takes; one that goes on from a checkpoint is
-            also given `checkpoint`, `loss` and `microbatch`.
+        run: whose steps the script takes.
+        remake: makes it again, before the first batch: see `PlannedSettings`.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
     Attributes:
-        run: whose steps the script takes.
+        planned: the noise multiplier and the clipping norm, which the script may set before the
+            first batch.
         divisor: the expected batch size, which sums are divided by.
-        noise_multiplier: of the epoch under way, or of the first one.
         is_last_step_skipped: whether the script's last step was that of a physical batch that is
             not the last one of its batch: no step was taken.
+        gradients: what the last step left that zero_grad() was not called for: "released" ones, or
+            none, "skipped".
     """
 
-    def __init__(self, make: Callable[..., Run], *, batch_first: bool) -> None:
-        self._make, self._batch_first = make, batch_first
-        self.run = run = make()
+    def __init__(
+        self,
+        run: ScriptedRun,
+        remake: Callable[..., ScriptedRun],
+        *,
+        batch_first: bool,
+    ) -> None:
+        self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
         self._file: ScriptCheckpoint | None = None
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
-        self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
         self._batch: LogicalBatch | None = None
@@ -68,8 +78,14 @@ class ScriptRun:
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
         self.is_last_step_skipped = False
-        self._epochs: Iterator[Epoch] = iter(run)
+        self.gradients: str | None = None
+        self._epochs: Iterator[Epoch] | None = None
         self._current: Iterator[Batch] = iter(())
+
+    @property
+    def run(self) -> ScriptedRun:
+        """The run, by a plan that has what the script set so far."""
+        return self.planned.run
 
     def epoch(self, most: int | None = None) -> Iterator[Any]:
         """The batches of the next epoch, or what is left of one that was left, as the script's
@@ -87,9 +103,32 @@ class ScriptRun:
             self._draw_first()
         while self._batch is not None or self._draw():
             yield self._hand_out(most)
+            if self._turn is not None and self._loss is None and self._turn.loss is None:
+                yield from self._rows_in_order(most)
+                return
             if self._turn is not None:
                 raise _without_step()
         self._begin_next()
+
+    def _rows_in_order(self, most: int | None) -> Iterator[Any]:
+        """The rest of a pass in which a script takes no step, before its first one: rows to look
+        at, in the order of the data. They are on no tape, so no step can be taken on them, and the
+        batch that was drawn comes again.
+        """
+        assert self._batch is not None
+        rows, padding = self._batch.batch.rows, getattr(self._batch.batch.rows, "padding", None)
+        size = most or max(1, round(self.divisor))
+        for start in range(size, len(rows), size):
+            numbers = np.arange(start, min(start + size, len(rows)))
+            leaves, _ = _together(self._batch.batch, numbers, padding, None)
+            yield nested(self._as_the_script(leaves, rows.inputs), rows.structure)
+
+    def _as_the_script(self, leaves: list[Any], inputs: int) -> list[Any]:
+        """With the rows of inputs along the axis on which the script expects them."""
+        if self._batch_first:
+            return leaves
+        turned = [leaf.transpose(0, 1) if leaf.dim() > 1 else leaf for leaf in leaves[:inputs]]
+        return turned + leaves[inputs:]
 
     def _draw(self) -> bool:
         """Draw the next batch of the epoch, if there is one."""
@@ -113,16 +152,18 @@ class ScriptRun:
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
+        self._epochs = iter(self.run) if self._epochs is None else self._epochs
         epoch = next(self._epochs, None)
         self._current = iter(()) if epoch is None else iter(epoch)
         if epoch is not None:
-            self.noise_multiplier = epoch.noise_multiplier
+            self.planned.begin_epoch(epoch.number)
 
     def _hand_out(self, most: int | None) -> Any:
         """The rows of a batch, or some of them, recorded, in the nest that the collate function
         makes.
         """
         assert self._batch is not None
+        self.planned.require_planned(self._batch.batch.epoch)
         batch, indices = self._batch.batch, self._batch.next_rows(most)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
@@ -135,13 +176,7 @@ class ScriptRun:
             leaves, rows = _at_size(leaves, min(most or expected, expected))
         self._turn = turn = Turn(rows, self._watch, self._on_backward)
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
-        if not self._batch_first:
-            inputs = batch.rows.inputs
-            recorded[:inputs] = [
-                tensor.transpose(0, 1) if tensor.dim() > 1 else tensor
-                for tensor in recorded[:inputs]
-            ]
-        return nested(recorded, batch.rows.structure)
+        return nested(self._as_the_script(recorded, batch.rows.inputs), batch.rows.structure)
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's output; of a batch of the run it is computed without a graph, and what the
@@ -188,6 +223,7 @@ class ScriptRun:
                 "good for one step, and loss.backward() has to come before it, of a loss of the "
                 "private model's output for this batch"
             )
+        self.planned.require_planned(in_hand.batch.epoch)
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
             self._require_new(loss)
@@ -234,6 +270,12 @@ class ScriptRun:
             BadInput: no step was taken yet, one is under way, or the run is kept in another file;
                 or something can't be saved.
         """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "save_checkpoint was called, and noise_multiplier is 0: a run without noise is for "
+                "finding faults, and is not saved. torch.save(module.state_dict(), FILE) keeps the "
+                "weights"
+            )
         if self._loss is None or self._batch_is_begun():
             raise BadInput(
                 "save_checkpoint was called before the first step, or between backward() and the "
@@ -268,6 +310,11 @@ class ScriptRun:
         Raises:
             BadInput: a batch was drawn already, or the file holds another run, or none.
         """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
+                "not saved. Give the noise of the run that is to go on"
+            )
         if self.run.session.state != "not begun":
             raise BadInput(
                 "load_checkpoint was called after a batch was drawn: expected the engine as "
@@ -275,14 +322,15 @@ class ScriptRun:
                 "Call it before the first pass over the loader"
             )
         file = ScriptCheckpoint.load(path)
-        run = self._make(checkpoint=file, loss=file.loss, microbatch=file.microbatch)
+        config = self.run.config
+        resumed = replace(config, microbatch=file.microbatch)
+        self.planned.remake(checkpoint=file, loss=file.loss, config=resumed)
         try:
-            run.begin()
+            self.run.begin()
         except BaseException:
-            run = self._make()  # the optimizer serves the run that was made last
+            self.planned.remake(config=config)  # the optimizer serves the run that was made last
             raise
-        finally:
-            self.run, self._epochs = run, iter(run)
+        self.planned.begin_epoch(self.run.epoch)
         self._loss, self._file = file.loss, file
         return file.values
 
@@ -371,6 +419,15 @@ class PrivateModule(nn.Module):
         """The model's output."""
         return self.__dict__["_script"].forward(args, kwargs)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the model: what the last step released is forgotten."""
+        self.__dict__["_script"].gradients = None
+        self._module.zero_grad(set_to_none)
+
+    def to_standard_module(self) -> nn.Module:
+        """The model that was given, which is trained in place."""
+        return self._module
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -382,6 +439,10 @@ class PrivateModule(nn.Module):
         return copy.deepcopy(self._module, memo)
 
 
+#: What a script, or torch, may set on a private optimizer.
+_SETTABLE = {NOISE, NORM, "defaults", "step"}
+
+
 @final
 class PrivateOptimizer(torch.optim.Optimizer):
     """An optimizer whose step is a step of the run: parameters, state and groups are those of the
@@ -390,14 +451,18 @@ class PrivateOptimizer(torch.optim.Optimizer):
     Attributes:
         original_optimizer: that one.
         expected_batch_size: what sums are divided by.
-        max_grad_norm: the clipping norm.
+        planned: the noise multiplier and the clipping norm, for schedulers.
     """
 
     def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
-        self.original_optimizer, self._script = optimizer, script
-        self.expected_batch_size = script.divisor
-        self.max_grad_norm = script.run.plan.clip.clip_norm
-        self.defaults = optimizer.defaults
+        vars(self).update(
+            original_optimizer=optimizer,
+            expected_batch_size=script.divisor,
+            planned=script.planned,
+            defaults=optimizer.defaults,
+            step_hook=None,
+            _script=script,
+        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -410,12 +475,61 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self.original_optimizer.state
 
     @property
+    def params(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return [
+            each for group in self.param_groups for each in group["params"] if each.requires_grad
+        ]
+
+    @property
+    def accumulated_iterations(self) -> int:
+        """How many batches there are to a step: one."""
+        return 1
+
+    def attach_step_hook(self, fn: Callable[[PrivateOptimizer], Any]) -> None:
+        """Call a function with this optimizer before each of its steps, when gradients are clipped,
+        noised and charged. A second one takes the place of the first.
+        """
+        vars(self)["step_hook"] = fn
+
+    def register_step_pre_hook(self, hook: Any) -> Any:
+        """As of the optimizer that was given."""
+        return self.original_optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> Any:
+        """As of the optimizer that was given."""
+        return self.original_optimizer.register_step_post_hook(hook)
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse_reading("optimizer", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch's schedulers wrap `step`, and note in private names that they did
+        if not (name in _SETTABLE or name.startswith("_")):
+            raise refuse_writing("optimizer", name, value)
+        super().__setattr__(name, value)
+
+    @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of the epoch."""
-        return self._script.noise_multiplier
+        """The noise multiplier of the epoch; it may be set before the first batch."""
+        return self.planned.value(NOISE)
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self.planned.set(NOISE, value)
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The clipping norm of the epoch; it may be set before the first batch."""
+        return self.planned.value(NORM)
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self.planned.set(NORM, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of the optimizer that was given: between steps there are no gradients."""
+        """As of the optimizer that was given: what the last step released is forgotten."""
+        self._script.gradients = None
         self.original_optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -426,8 +540,37 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._script.step()
+        self._require_cleared()
+        released: list[Tensor | None] = []
+
+        def keep(*_: Any) -> None:
+            if self.step_hook is not None:
+                self.step_hook(self)
+            released.extend(
+                None if each.grad is None else each.grad.clone() for each in self.params
+            )
+
+        hook = self.original_optimizer.register_step_pre_hook(keep)
+        try:
+            self._script.step()
+        finally:
+            hook.remove()
+        self._script.gradients = "released" if released else "skipped"
+        for parameter, gradient in zip(self.params, released, strict=False):
+            parameter.grad = gradient
         return loss
+
+    def _require_cleared(self) -> None:
+        """Refuse a step whose gradients a script did not keep apart from those of the last one."""
+        left = self._script.gradients
+        if left == "skipped" or (
+            left == "released" and any(each.grad is not None for each in self.params)
+        ):
+            raise BadInput(
+                "zero_grad() was not called since the last step: gradients of several steps are "
+                "not added up. Call optimizer.zero_grad() once for each batch, before backward() "
+                "or after step()"
+            )
 
     @property
     def is_last_step_skipped(self) -> bool:
@@ -439,15 +582,20 @@ class PrivateOptimizer(torch.optim.Optimizer):
     _is_last_step_skipped = is_last_step_skipped
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Refused: a loader in a `BatchMemoryManager` decides which steps are skipped.
+        """Refused: a loader in a `BatchMemoryManager` decides which steps are skipped. In a run
+        without noise the optimizer leaves the next step out.
 
         Raises:
-            BadInput: always.
+            BadInput: the run adds noise.
         """
+        run = self._script.run
+        if isinstance(run, ClipOnlyRun):
+            run.skips.append(do_skip)
+            return
         raise BadInput(
             "signal_skip_step was called: the price of a step is that of the batch that was drawn, "
             "so no other steps can be skipped. Give the DataLoader the whole batch_size, and take "
-            "its batches from BatchMemoryManager(max_physical_batch_size=...), which skips by itself"
+            "its batches from BatchMemoryManager(max_physical_batch_size=...), which skips itself"
         )
 
     def state_dict(self) -> Any:
@@ -468,16 +616,20 @@ class PrivateLoader:
     private.
 
     Attributes:
+        original_loader: the loader that was given.
         dataset: the rows.
         batch_size: the expected one.
     """
 
-    def __init__(self, script: ScriptRun, dataset: Any) -> None:
-        self._script, self.dataset = script, dataset
+    def __init__(self, script: ScriptRun, loader: Any) -> None:
+        self._script, self.original_loader, self.dataset = script, loader, loader.dataset
         self.batch_size = max(1, round(script.divisor))
 
     def __iter__(self) -> Iterator[Any]:
         return self._script.epoch()
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse_reading("loader", name)
 
     def __len__(self) -> int:
         return self._script.run.steps_per_epoch
@@ -486,3 +638,8 @@ class PrivateLoader:
     def sample_rate(self) -> float:
         """The expected share of the rows in a batch."""
         return float(self._script.divisor / self._script.run.examples)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What its run is charged to."""
+        return self._script.run.ledger

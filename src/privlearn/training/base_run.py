@@ -65,6 +65,12 @@ class BaseRun(Described):
         return self.task.compute
 
     @property
+    def clip_norm(self) -> float:
+        """The clipping norm of the last step, or that of the first one before it: public."""
+        norm: float = self.plan.clip.clip_norm
+        return norm if self.task.loss is None else self.task.gradients.clip_norm
+
+    @property
     def steps_done(self) -> int:
         """How many steps were taken; those before an interruption count."""
         return max(self.session.steps_done, self._steps_saved)
