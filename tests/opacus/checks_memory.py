@@ -86,6 +86,7 @@ def check_no_call_of_the_model_has_more_rows_than_a_physical_batch() -> None:
         assert len(x) <= MOST
         loss.backward()
         made[2].step()
+        made[2].zero_grad()
         if number > 5:  # the first step was taken
             assert max(Sized.seen) <= MOST
 
@@ -110,6 +111,7 @@ def check_a_step_is_charged_at_its_last_physical_batch() -> None:
         mean(model, x, y).backward()
         try:
             optimizer.step()
+            optimizer.zero_grad()
             assert not charges
             assert optimizer.is_last_step_skipped
         except BudgetExceeded:
@@ -193,6 +195,7 @@ def check_a_batch_that_was_left_between_physical_batches_goes_on() -> None:
         rows.append(plain(x))
         mean(model, x, y).backward()
         optimizer.step()
+        optimizer.zero_grad()
         break
     for x, y in in_parts(made):
         rows.append(plain(x))
@@ -201,9 +204,11 @@ def check_a_batch_that_was_left_between_physical_batches_goes_on() -> None:
         assert number or torch.equal(plain(x)[: len(rows[1])], rows[1])
         mean(model, x, y).backward()
         optimizer.step()
+        optimizer.zero_grad()
     for x, y in loader:
         mean(model, x, y).backward()
         optimizer.step()
+        optimizer.zero_grad()
     assert torch.equal(weights(model), trained(private(microbatch=MOST)))
     assert engine.run.ledger.event == engine.run.plan.event()
 
@@ -236,6 +241,7 @@ def check_a_scheduler_that_counts_physical_batches_is_not_claimed() -> None:
                 for x, y in in_parts(made):
                     mean(model, x, y).backward()
                     optimizer.step()
+                    optimizer.zero_grad()
                     act(optimizer, scheduler, model)
         assert (not engine.run.session.unclaimed) == claimed, act.__name__
 
@@ -261,4 +267,5 @@ def check_the_step_of_physical_batches_is_the_mean_of_clipped_gradients() -> Non
     for x, y in parts_of_a_batch(made):
         mean(made[1], x, y).backward()
         made[2].step()
+        made[2].zero_grad()
     torch.testing.assert_close(weights(model), expected, rtol=1e-4, atol=1e-6)
