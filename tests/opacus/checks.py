@@ -180,6 +180,7 @@ def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
         sizes.append(len(x))
         mean(model, x.view(x.size(0), -1).reshape(len(x), 2, -1).flatten(1), y).backward()
         optimizer.step()
+        optimizer.zero_grad()
         assert not torch.equal(weights(model), before)
         before = weights(model)
     assert len(sizes) == len(batches) == len(engine.accountant) == 20
@@ -201,6 +202,7 @@ def check_a_scripts_batches_follow_from_the_streams_alone() -> None:
             seen.append(float(x.sum()) if seen else 0.0)
             mean(made[1], x, y).backward()
             made[2].step()
+            made[2].zero_grad()
             torch.rand(3)
         return seen
 
@@ -557,10 +559,12 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
         assert torch.equal(weights(net), before), "the script's forward changed the weights"
         break
     made[2].step()
+    made[2].zero_grad()
     x, y = next(iter(batches))
     mean(model, x, y).backward()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         made[2].step()
+        made[2].zero_grad()
     assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
     assert not engine.run.session.unclaimed

@@ -167,11 +167,11 @@ class ScriptRun:
         batch, indices = self._batch.batch, self._batch.next_rows(most)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
-        self._first_length = (
-            _public_length(batch.rows.like, padding) if self._loss is None else None
-        )
+        # without noise nothing has to be hidden
+        is_first = self._loss is None and self.planned.adds_noise
+        self._first_length = _public_length(batch.rows.like, padding) if is_first else None
         leaves, rows = _together(batch, indices, padding, self._first_length)
-        if self._loss is None:
+        if is_first:
             expected = max(1, round(self.divisor / self.run.session.world.size))
             leaves, rows = _at_size(leaves, min(most or expected, expected))
         self._turn = turn = Turn(rows, self._watch, self._on_backward)
@@ -256,6 +256,9 @@ class ScriptRun:
                 "from how many rows or physical batches there were. Compute the loss of all "
                 "batches alike; for one that changes with time use pv.make_private"
             )
+        if loss.is_of_model and self._fixed is not None and self._batch is not None:
+            with self._fixed.holding():
+                loss.require_mean(self.run.model, self._batch.batch.rows.like)
         if loss.late:
             raise BadInput(
                 "the loss was made after a number was read out of a batch (item(), print, numpy, "
@@ -467,7 +470,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Those of the optimizer that was given."""
-        return self.original_optimizer.param_groups
+        groups: list[dict[str, Any]] = self.original_optimizer.param_groups
+        return groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
@@ -577,7 +581,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Whether the last step was that of a physical batch that is not the last one of its
         batch: no step was taken, and no scheduler may be called.
         """
-        return self._script.is_last_step_skipped
+        return bool(self._script.is_last_step_skipped)
 
     _is_last_step_skipped = is_last_step_skipped
 
