@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
 from privlearn.opacus import BatchMemoryManager
 from privlearn.opacus.saved_loss import flattened_loss, whole_loss
 from tests.opacus.checks import X, Y, apart, mean, network, private, sgd, trained, weights
@@ -231,3 +231,28 @@ def check_a_private_figure_in_a_file_is_noted() -> None:
                 warnings.simplefilter("ignore", PrivacyWarning)
                 again[0].run.result()
             assert bool(again[0].run.session.unclaimed) == figure
+
+
+@check
+def check_a_ledger_in_a_file_is_charged_once_for_a_saved_run() -> None:
+    """What an interrupted run has set aside is for the run that goes on. Another one has no room,
+    and is told how to go on.
+    """
+    with file() as path:
+        budget, book = pv.Budget(3.001, 1e-5), path.with_name("ledger.json")
+
+        def made(**options: Any) -> tuple[Any, ...]:
+            return engine_of(ledger=pv.Ledger.open(book, budget), **options)
+
+        one = made(checkpoint=path)
+        trained(one, epochs=1)
+        one[0].save_checkpoint(path=path, checkpoint_dict={"epochs": 1})
+        take(one, 2)
+        one[0].run.close()
+        error = must_raise(BudgetExceeded, made)
+        assert "checkpoint=FILE" in error.__notes__[0]
+        again = made(checkpoint=path)
+        assert again[0].load_checkpoint(path=path) == {"epochs": 1}
+        take(again, 8)
+        assert pv.verify(again[0].publish(path.parent / "out")).ok
+        assert pv.Ledger.open(book).event == again[0].run.plan.event()

@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "the loss may be another one when a run goes on",
-        script_run.ScriptRun.load,
+        script_run.ScriptRun.go_on,
         "self._loss, self._file = file.loss, file",
         "self._file = file",
         ONCE,
@@ -85,8 +85,8 @@ MUTANTS = [
     ),
     Mutant(
         "how many are computed at once is not saved",
-        script_run.ScriptRun.load,
-        "microbatch=file.microbatch",
+        script_checkpoint.ScriptCheckpoint.resumed,
+        "microbatch=self.microbatch",
         "microbatch=None",
         "check_physical_batches_of_a_saved_run_are_as_large",
     ),

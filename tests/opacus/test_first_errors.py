@@ -178,7 +178,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "after optimizer.step()",
     ),
     "a checkpoint of make_private": (
-        lambda: private(checkpoint="x"),
+        lambda: private(checkpoint=3),
         "engine.save_checkpoint(path=FILE)",
     ),
     "a checkpoint that is none": (

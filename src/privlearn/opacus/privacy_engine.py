@@ -21,17 +21,23 @@ from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import LEAST_NOISE
 from privlearn.core.streams import Streams
-from privlearn.errors import BadInput, warn
+from privlearn.errors import BadInput, BudgetExceeded, warn
 from privlearn.loop import make_private
 from privlearn.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.planned_settings import ScriptedRun
+from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 from privlearn.runs import compute
 from privlearn.training.clip_only import ClipOnlyRun
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
+#: Of a ledger in a file that has no room.
+_SET_ASIDE = (
+    "If this run was interrupted, its steps are set aside in the ledger: give make_private the "
+    "file of its save_checkpoint, checkpoint=FILE"
+)
 #: Opacus's ways to compute. Here the run chooses by itself; "ghost" only says that the criterion is
 #: returned, too.
 _MODES = ("hooks", "functorch", "ew", "ghost")
@@ -106,7 +112,8 @@ class PrivacyEngine:
             epochs: how many passes over the loader there are at most: what a certificate claims.
             options: `criterion`, `batch_first`, `loss_reduction`, `poisson_sampling`, `clipping`
                 and `grad_sample_mode` as of Opacus; all others as of `pv.make_private` (`examples`,
-                `microbatch`, `ledger`, `streams`, ...).
+                `microbatch`, `ledger`, `streams`, ...). `checkpoint` is the file of
+                `save_checkpoint`: if it is there, the run in it is continued.
 
         Raises:
             BadInput, NotPerExample: the model, the optimizer or the loader can't be private.
@@ -186,12 +193,7 @@ class PrivacyEngine:
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
         module, optimizer, loader = _as_given(module, optimizer, loader, options.get("ledger"))
-        if options.get("checkpoint") is not None:
-            raise BadInput(
-                "checkpoint= was given, for which a run has to know its loss: leave it out. Call "
-                "engine.save_checkpoint(path=FILE) after a step, and load_checkpoint(path=FILE) "
-                "before the first pass over the loader"
-            )
+        file = _checkpoint_in(options.pop("checkpoint", None))
         if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "
@@ -232,7 +234,12 @@ class PrivacyEngine:
             )
         if clip_only:
             settings["noise_multiplier"] = LEAST_NOISE  # which isn't drawn
-        planned = make_private(module, optimizer, rows, **settings)
+        resumed = {} if file is None or clip_only else file.resumed(settings)
+        try:
+            planned = make_private(module, optimizer, rows, **{**settings, **resumed})
+        except BudgetExceeded as error:
+            error.add_note(_SET_ASIDE)
+            raise
         if clip_only and planned.session.world.size > 1:
             raise BadInput(
                 "noise_multiplier is 0, and there are several processes: a run without noise is "
@@ -248,6 +255,8 @@ class PrivacyEngine:
             return make_private(module, optimizer, rows, **again)
 
         self._script = script = ScriptRun(run, remake, batch_first=asked["batch_first"])
+        if file is not None:
+            script.go_on(file)
         criterion = (
             (asked["criterion"] or nn.CrossEntropyLoss(),)
             if asked["grad_sample_mode"] == "ghost"
@@ -416,6 +425,16 @@ class PrivacyEngine:
             )
         assert self._script is not None
         return self._script
+
+
+def _checkpoint_in(path: Any) -> ScriptCheckpoint | None:
+    """What `save_checkpoint` wrote to a file, if it is there."""
+    if path is not None and not isinstance(path, str | Path):
+        raise BadInput(
+            f"checkpoint is a {type(path).__name__}: expected the path of the file that "
+            "engine.save_checkpoint(path=FILE) writes after a step"
+        )
+    return None if path is None or not Path(path).exists() else ScriptCheckpoint.load(path)
 
 
 def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[Any, Any, Any]:

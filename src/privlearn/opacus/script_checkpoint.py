@@ -5,6 +5,7 @@ with what the script puts there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -62,6 +63,16 @@ class ScriptCheckpoint(Checkpoint):
         file.values = whole(script["values"], saved.tensors)
         file.microbatch = script["microbatch"]
         return file
+
+    def resumed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the run that goes on is made with, beside its settings."""
+        config = settings.get("config")
+        computed = (
+            {"microbatch": self.microbatch}
+            if config is None
+            else {"config": replace(config, microbatch=self.microbatch)}
+        )
+        return {"checkpoint": self, "loss": self.loss, **computed}
 
     def write(self, saved: Saved) -> None:
         """Replace what was saved before, if the script says so; a crash leaves one of the two,

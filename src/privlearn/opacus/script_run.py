@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -324,6 +323,8 @@ class ScriptRun:
                 "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
                 "not saved. Give the noise of the run that is to go on"
             )
+        if self._file is not None and self._file.path == Path(path) and self._epochs is None:
+            return self._file.values  # make_private was given the file
         if self.run.session.state != "not begun":
             raise BadInput(
                 "load_checkpoint was called after a batch was drawn: expected the engine as "
@@ -332,16 +333,19 @@ class ScriptRun:
             )
         file = ScriptCheckpoint.load(path)
         config = self.run.config
-        resumed = replace(config, microbatch=file.microbatch)
-        self.planned.remake(checkpoint=file, loss=file.loss, config=resumed)
+        self.planned.remake(**file.resumed({"config": config}))
         try:
-            self.run.begin()
+            self.go_on(file)
         except BaseException:
             self.planned.remake(config=config)  # the optimizer serves the run that was made last
             raise
+        return file.values
+
+    def go_on(self, file: ScriptCheckpoint) -> None:
+        """Continue the run in a file, with which it was made."""
+        self.run.begin()
         self.planned.begin_epoch(self.run.epoch)
         self._loss, self._file = file.loss, file
-        return file.values
 
     def compute_at_once(self, rows: int) -> None:
         """Compute so many examples at once, from the first step on.
