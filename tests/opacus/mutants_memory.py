@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.opacus import batch_memory_manager, logical_batch, script_run
+from privlearn.opacus import batch_memory_manager, logical_batch, script_loss, script_run
 from tests.support.mutant import Mutant, suite_of
 
 ONE = "check_a_logical_batch_is_one_step"
@@ -65,9 +65,9 @@ MUTANTS = [
     ),
     Mutant(
         "tensors of the physical batch before are taken",
-        script_run.ScriptRun.step,
-        "    turn.close()\n    self._turn = None\n",
-        "    self._turn = None if self._batch is None else turn\n",
+        script_run.ScriptRun._end,
+        "    turn.close()\n    self._turn, self._loss = None, loss\n",
+        "    self._turn, self._loss = None if self._batch is None else turn, loss\n",
         GOOD,
     ),
     Mutant(
@@ -76,6 +76,13 @@ MUTANTS = [
         "if self._loss is None or not loss.same_as(self._loss):",
         "if not in_hand.begun and (self._loss is None or not loss.same_as(self._loss)):",
         LOSS,
+    ),
+    Mutant(
+        "an example counts by the size of its physical batch",
+        script_loss.ScriptLoss.__call__,
+        "output.mean(1)",
+        "output.mean(1) / rows",
+        MEAN,
     ),
     Mutant(
         "the first physical batch has the size that was drawn",

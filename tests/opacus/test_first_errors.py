@@ -173,9 +173,17 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "two modules": (lambda: again(private()[0]), "another PrivacyEngine"),
     "nothing made": (lambda: PrivacyEngine().get_epsilon(1e-5), "make_private_with_epsilon first"),
     "an unknown accountant": (lambda: PrivacyEngine(accountant="moments"), "leave it out"),
-    "a checkpoint": (
+    "a checkpoint before a step": (
         lambda: private()[0].save_checkpoint(path="x"),
-        "torch.save(module.state_dict()",
+        "after optimizer.step()",
+    ),
+    "a checkpoint that is none": (
+        lambda: private()[0].load_checkpoint(path="x"),
+        "that save_checkpoint of this engine wrote",
+    ),
+    "a step that is skipped by hand": (
+        lambda: private()[2].signal_skip_step(),
+        "BatchMemoryManager(max_physical_batch_size=...)",
     ),
     "more epochs": (lambda: trained(private(), epochs=3), "epochs= as there are passes"),
     "two physical sizes": (at_another_size, "microbatch="),
@@ -199,13 +207,13 @@ def test_opacuss_own_objects_meet_a_message() -> None:
     manager = pytest.importorskip("opacus.utils.batch_memory_manager").BatchMemoryManager
     schedulers = pytest.importorskip("opacus.schedulers")
     _, model, optimizer, batches = private()
-    with pytest.raises(BadInput, match="from privlearn.opacus"):
+    with pytest.raises(BadInput, match="from privlearn"):
         manager(data_loader=batches, max_physical_batch_size=4, optimizer=optimizer).__enter__()
     for make in (
         lambda: schedulers.StepGradClip(optimizer, step_size=1, gamma=0.1),
         lambda: schedulers.ExponentialNoise(optimizer, gamma=0.9),
     ):
-        with pytest.raises(BadInput, match="from privlearn.opacus"):
+        with pytest.raises(BadInput, match="from privlearn"):
             make()
     assert model.to_standard_module() is model._module
     assert not hasattr(optimizer, "grad_samples")

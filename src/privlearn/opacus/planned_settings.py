@@ -58,14 +58,15 @@ class PlannedSettings:
 
     Args:
         run: whose plan it is about.
-        remake: makes the run again, by another plan; nothing is spent before the first batch.
+        remake: makes the run again, by a plan; nothing is spent before the first batch. A run that
+            goes on is also given `checkpoint`, `loss` and `config`.
 
     Attributes:
         adds_noise: whether the run does: else its noise multiplier is 0, and stays.
     """
 
     def __init__(
-        self, run: ScriptedRun, remake: Callable[[ScriptedRun, Plan], ScriptedRun]
+        self, run: ScriptedRun, remake: Callable[..., ScriptedRun]
     ) -> None:
         self._run, self._remake = run, remake
         plan = run.plan
@@ -86,6 +87,10 @@ class PlannedSettings:
         if self._changed:
             self._settle()
         return self._run
+
+    def remake(self, **resumed: Any) -> None:
+        """Make the run again, by the plan that has all that was set so far."""
+        self._run = self._remake(self.run, self.run.plan, **resumed)
 
     def begin_epoch(self, epoch: int) -> None:
         """A batch of this epoch will be drawn: from here on the plan is fixed. Where a run goes on,

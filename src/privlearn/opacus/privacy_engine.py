@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
@@ -19,11 +19,11 @@ from privlearn._checks import checked, count, positive, quoted, require_fit
 from privlearn.core.clipping.clips import Clip, Flat, PerLayer, Quantile
 from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.plan import Plan
-from privlearn.core.processes import require_one_process
 from privlearn.core.schedules import LEAST_NOISE
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, warn
 from privlearn.loop import make_private
+from privlearn.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.planned_settings import ScriptedRun
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
@@ -185,7 +185,6 @@ class PrivacyEngine:
         options: dict[str, Any],
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
-        require_one_process("an engine of pv.opacus")
         module, optimizer, loader = _as_given(module, optimizer, loader, options.get("ledger"))
         if self._script is not None:
             raise BadInput(
@@ -228,13 +227,19 @@ class PrivacyEngine:
         if clip_only:
             settings["noise_multiplier"] = LEAST_NOISE  # which isn't drawn
         planned = make_private(module, optimizer, rows, **settings)
+        if clip_only and planned.session.world.size > 1:
+            raise BadInput(
+                "noise_multiplier is 0, and there are several processes: a run without noise is "
+                "for finding faults, in one process. Start one, or give a number above 0"
+            )
         run = ClipOnlyRun(planned) if clip_only else planned
 
-        def remake(before: ScriptedRun, plan: Plan) -> ScriptedRun:
+        def remake(before: ScriptedRun, plan: Plan, **resumed: Any) -> ScriptedRun:
             again = {**kept, "plan": plan, "config": before.config}
             if clip_only:
                 return ClipOnlyRun(make_private(module, optimizer, rows, **again))
-            return make_private(module, optimizer, rows, **{**again, "ledger": before.ledger})
+            again |= {"ledger": before.ledger, **resumed}
+            return make_private(module, optimizer, rows, **again)
 
         self._script = script = ScriptRun(run, remake, batch_first=asked["batch_first"])
         criterion = (
@@ -327,23 +332,92 @@ class PrivacyEngine:
         """
         ModuleValidator.validate(module, strict=True)
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Refused, as `load_checkpoint` is: a step that is taken again with new noise is a second
-        release.
-        """
-        raise BadInput(
-            "a run that goes on from a checkpoint of weights would release steps a second time and "
-            "count them once. Use torch.save(module.state_dict(), FILE) to keep the model; to go "
-            "on with a run use pv.make_private(checkpoint=FILE)"
-        )
+    @checked
+    def save_checkpoint(
+        self,
+        *,
+        path: str | Path,
+        module: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the run into a file, from which another process can go on with it.
 
-    load_checkpoint = save_checkpoint
+        Guarantee: a run that goes on has the noise and the batches that it would have had, and is
+        charged for all of its steps: it ends, bit for bit, where it would have ended. So the file
+        holds the keys of the noise, and is as secret as the data. `publish` deletes it.
+
+        Args:
+            path: the file, the same for all calls.
+            module: the private one. With the optimizer it is saved in any case.
+            optimizer: the private one.
+            noise_scheduler: of the plan, and goes on with it.
+            grad_clip_scheduler: of the plan, and goes on with it.
+            checkpoint_dict: tensors and plain values of the script, which `load_checkpoint`
+                returns.
+
+        Raises:
+            BadInput: a step is under way, or something can't be saved.
+        """
+        script = self._of_run(module, optimizer)
+        script.save(path, dict(checkpoint_dict or {}))
+
+    @checked
+    def load_checkpoint(
+        self,
+        *,
+        path: str | Path,
+        module: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+    ) -> dict[str, Any]:
+        """Go on with the run in a file that `save_checkpoint` wrote; what was given there as
+        `checkpoint_dict`.
+
+        It is called before the first pass over the loader, of an engine that was given the same
+        arguments. The loader's next pass is that of the next epoch.
+
+        Args:
+            path: the file.
+            module: the private one. With the optimizer it gets the saved state in any case.
+            optimizer: the private one.
+            noise_scheduler: made as it was made then. It goes on with the run.
+            grad_clip_scheduler: made as it was made then. It goes on with the run.
+
+        Raises:
+            BadInput: the file holds another run, or none; or this one has begun.
+        """
+        script = self._of_run(module, optimizer)
+        return dict(script.load(path))
+
+    def _of_run(self, module: nn.Module | None, optimizer: Any) -> ScriptRun:
+        """The script's run, of which these must be."""
+        run = self.run
+        if module is not None and getattr(module, "_module", module) is not run.model:
+            raise BadInput(
+                "module is not the one of this engine: expected the module that make_private "
+                "returned, whose run the checkpoint holds. Leave it out, or give that one"
+            )
+        if optimizer is not None and (
+            getattr(optimizer, "original_optimizer", optimizer) is not run.optimizer
+        ):
+            raise BadInput(
+                "optimizer is not the one of this engine: expected the optimizer that make_private "
+                "returned, whose run the checkpoint holds. Leave it out, or give that one"
+            )
+        assert self._script is not None
+        return self._script
 
 
 def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[Any, Any, Any]:
     """What an earlier engine made private, as that one was given it."""
     if isinstance(module, PrivateModule):
         module = module.to_standard_module()
+    if isinstance(module, DifferentiallyPrivateDistributedDataParallel):
+        module = module.module
     if isinstance(optimizer, PrivateOptimizer):
         optimizer = optimizer.original_optimizer
     if not isinstance(loader, PrivateLoader):

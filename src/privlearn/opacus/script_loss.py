@@ -54,12 +54,14 @@ class ScriptLoss:
     whole batch.
 
     Attributes:
+        tape: what it computes from the batch.
+        terms: what it adds up of this.
         late: whether a number was read out of a batch before all of it was computed.
         is_of_model: whether a part of it is a number that the model computes itself.
     """
 
     def __init__(self, tape: list[Entry], terms: list[Term], *, late: bool) -> None:
-        self._tape, self._terms, self.late = tape, terms, late
+        self.tape, self.terms, self.late = tape, terms, late
         self.is_of_model = any(term.of_model for term in terms)
         self.__qualname__ = "loss of a script"
 
@@ -67,10 +69,10 @@ class ScriptLoss:
         """Whether both compute the same; without `numbers`, up to numbers and tensors that are no
         rows'.
         """
-        if len(self._tape) != len(other._tape) or len(self._terms) != len(other._terms):
+        if len(self.tape) != len(other.tape) or len(self.terms) != len(other.terms):
             return False
-        entries = zip(self._tape, other._tape, strict=True)
-        terms = zip(self._terms, other._terms, strict=True)
+        entries = zip(self.tape, other.tape, strict=True)
+        terms = zip(self.terms, other.terms, strict=True)
         return all(
             one.function == two.function
             and one.structure == two.structure
@@ -132,10 +134,10 @@ class ScriptLoss:
             torch.float32,
         )
         values: list[list[Any]] = []
-        for entry in self._tape:
+        for entry in self.tape:
             values.append(_compute(entry, model, leaves, values, dtype))
         each = []
-        for term in self._terms:
+        for term in self.terms:
             output = values[term.ref.entry][term.ref.output]
             output = output.expand(rows, 1) if term.of_model else output.reshape(rows, -1)
             output = output if output.is_floating_point() else output.to(dtype)

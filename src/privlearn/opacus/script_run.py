@@ -5,8 +5,10 @@ privlearn.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -15,15 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from privlearn._checks import quoted
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.parameters.frozen import FrozenState
-from privlearn.core.plan import Plan
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
 from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings, ScriptedRun
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
 from privlearn.opacus.strange_attributes import refuse_reading, refuse_writing
 from privlearn.training.clip_only import ClipOnlyRun
@@ -44,7 +47,7 @@ class ScriptRun:
 
     Args:
         run: whose steps the script takes.
-        remake: makes it again by another plan, before the first batch.
+        remake: makes it again, before the first batch: see `PlannedSettings`.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
@@ -61,11 +64,12 @@ class ScriptRun:
     def __init__(
         self,
         run: ScriptedRun,
-        remake: Callable[[ScriptedRun, Plan], ScriptedRun],
+        remake: Callable[..., ScriptedRun],
         *,
         batch_first: bool,
     ) -> None:
         self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
+        self._file: ScriptCheckpoint | None = None
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
@@ -228,13 +232,17 @@ class ScriptRun:
         self.is_last_step_skipped = not in_hand.is_last()
         if self.is_last_step_skipped:
             in_hand.pass_rows()
-        else:
-            batch = in_hand.batch
-            self.run.step(batch, loss)
-            self._batch = None
-        self._loss = loss
+            self._end(turn, loss)
+            return
+        batch = in_hand.batch
+        self.run.step(batch, loss)
+        self._batch = None
+        self._end(turn, loss)
+
+    def _end(self, turn: Turn, loss: ScriptLoss) -> None:
+        """The script is through with what it was handed."""
         turn.close()
-        self._turn = None
+        self._turn, self._loss = None, loss
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
@@ -258,6 +266,77 @@ class ScriptRun:
                 "and read numbers then; for a loss that changes use pv.make_private"
             )
 
+    def save(self, path: str | Path, values: Mapping[str, Any]) -> None:
+        """Keep the run in a file, from here on, with values of the script.
+
+        Raises:
+            BadInput: no step was taken yet, one is under way, or the run is kept in another file;
+                or something can't be saved.
+        """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "save_checkpoint was called, and noise_multiplier is 0: a run without noise is for "
+                "finding faults, and is not saved. torch.save(module.state_dict(), FILE) keeps the "
+                "weights"
+            )
+        if self._loss is None or self._batch_is_begun():
+            raise BadInput(
+                "save_checkpoint was called before the first step, or between backward() and the "
+                "step of a whole batch: a checkpoint holds the run as it is after a step. Call it "
+                "after optimizer.step(), at the end of an epoch for example"
+            )
+        file = self._file or ScriptCheckpoint(path)
+        if file.path != Path(path):
+            raise BadInput(
+                f"the run is kept in {quoted(str(file.path))}, and a second file would let its "
+                "steps be taken twice: give save_checkpoint the same path each time"
+            )
+        file.loss, file.values = self._loss, values
+        file.microbatch = self.run.config.microbatch
+        if self._file is None:
+            self.run.keep_in(file)
+            self._file = file
+        file.due = True
+        try:
+            self.run.save_checkpoint()
+        finally:
+            file.due = False
+
+    def _batch_is_begun(self) -> bool:
+        return (self._batch is not None and self._batch.begun) or (
+            self._turn is not None and self._turn.loss is not None
+        )
+
+    def load(self, path: str | Path) -> Mapping[str, Any]:
+        """Go on with the run in a file, in place of the one that was made; the script's values.
+
+        Raises:
+            BadInput: a batch was drawn already, or the file holds another run, or none.
+        """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
+                "not saved. Give the noise of the run that is to go on"
+            )
+        if self.run.session.state != "not begun":
+            raise BadInput(
+                "load_checkpoint was called after a batch was drawn: expected the engine as "
+                "make_private left it, since a run goes on with the noise that it would have had. "
+                "Call it before the first pass over the loader"
+            )
+        file = ScriptCheckpoint.load(path)
+        config = self.run.config
+        resumed = replace(config, microbatch=file.microbatch)
+        self.planned.remake(checkpoint=file, loss=file.loss, config=resumed)
+        try:
+            self.run.begin()
+        except BaseException:
+            self.planned.remake(config=config)  # the optimizer serves the run that was made last
+            raise
+        self.planned.begin_epoch(self.run.epoch)
+        self._loss, self._file = file.loss, file
+        return file.values
+
     def compute_at_once(self, rows: int) -> None:
         """Compute so many examples at once, from the first step on.
 
@@ -274,8 +353,8 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each one needs loss.backward() and "
-        "optimizer.step(), an empty one, too. To add up the gradients of K "
+        "no optimizer.step() was taken on the batch before: call loss.backward() and "
+        "optimizer.step() for every batch, an empty one, too. To add up the gradients of K "
         "batches, give the DataLoader K times the batch_size, and take its batches from "
         "BatchMemoryManager"
     )
@@ -364,7 +443,7 @@ class PrivateModule(nn.Module):
 
 
 #: What a script, or torch, may set on a private optimizer.
-_SETTABLE = {NOISE, NORM, "param_groups", "state", "defaults", "step"}
+_SETTABLE = {NOISE, NORM, "defaults", "step"}
 
 
 @final
@@ -378,6 +457,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         planned: the noise multiplier and the clipping norm, for schedulers.
     """
 
+    original_optimizer: torch.optim.Optimizer
+    planned: PlannedSettings
+    step_hook: Callable[[PrivateOptimizer], Any] | None
+    _script: ScriptRun
+
     def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
         vars(self).update(
             original_optimizer=optimizer,
@@ -387,7 +471,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
             step_hook=None,
             _script=script,
         )
-        self._follow()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Those of the optimizer that was given."""
+        return self.original_optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """That of the optimizer that was given."""
+        return self.original_optimizer.state
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -423,12 +516,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if not (name in _SETTABLE or name.startswith("_")):
             raise refuse_writing("optimizer", name, value)
         super().__setattr__(name, value)
-
-    def _follow(self) -> None:
-        self.param_groups, self.state = (
-            self.original_optimizer.param_groups,
-            self.original_optimizer.state,
-        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -526,7 +613,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load it there."""
         self.original_optimizer.load_state_dict(state_dict)
-        self._follow()
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self.original_optimizer!r})"
