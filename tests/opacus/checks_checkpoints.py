@@ -20,7 +20,6 @@ from privlearn.opacus.saved_loss import flattened_loss, whole_loss
 from tests.opacus.checks import X, Y, apart, mean, network, private, sgd, trained, weights
 from tests.support.checks import check, must_raise
 
-
 #: Engines that were made for a check.
 ENGINES: list[pv.opacus.PrivacyEngine] = []
 
