@@ -48,6 +48,7 @@ def take(made: tuple[Any, ...], steps: int, loss: Any = mean) -> None:
     """So many steps."""
     _, model, optimizer, batches = made
     for x, y in batches if steps else ():
+        optimizer.zero_grad()
         loss(model, x, y).backward()
         optimizer.step()
         steps -= 1
@@ -154,6 +155,7 @@ def check_a_step_under_way_is_not_saved() -> None:
         take(made, 2)
         x, y = next(iter(made[3]))
         made[0].save_checkpoint(path=path)
+        made[2].zero_grad()
         mean(made[1], x, y).backward()
         must_raise(BadInput, lambda: made[0].save_checkpoint(path=path))
         made[2].step()

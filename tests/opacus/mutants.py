@@ -56,8 +56,8 @@ MUTANTS = [
         "empty batches are skipped",
         script_run.ScriptRun.epoch,
         "        yield self._hand_out(most)\n",
-        "        if not len(self._batch.batch.sample):\n            self.run.session.steps_done += 1"
-        "\n            self._batch = None\n            continue\n        yield "
+        "        if not len(self._batch.batch.sample):\n            self.run.session.steps_done += "
+        "1\n            self._batch = None\n            continue\n        yield "
         "self._hand_out(most)\n",
         EMPTY,
     ),

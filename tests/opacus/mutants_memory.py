@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "an example counts by the size of its physical batch",
-        script_loss.ScriptLoss.__call__,
+        script_loss.ScriptLoss._parts,
         "output.mean(1)",
         "output.mean(1) / rows",
         MEAN,
@@ -87,8 +87,8 @@ MUTANTS = [
     Mutant(
         "the first physical batch has the size that was drawn",
         script_run.ScriptRun._hand_out,
-        "if self._loss is None:",
-        "if self._loss is None and most is None:",
+        "if is_first:",
+        "if is_first and most is None:",
         "check_the_first_physical_batch_has_a_public_size",
     ),
     Mutant(

@@ -1,5 +1,5 @@
-"""Runs by Accelerate's, Lightning's, Hugging Face's and Opacus's doors, for processes that something else
-starts.
+"""Runs by Accelerate's, Lightning's, Hugging Face's and Opacus's doors, for processes that
+something else starts.
 
 `python -m tests.ranks.doors FOLDER NAME...` publishes each model to FOLDER/NAME, and writes what
 each process got.

@@ -65,9 +65,7 @@ class PlannedSettings:
         adds_noise: whether the run does: else its noise multiplier is 0, and stays.
     """
 
-    def __init__(
-        self, run: ScriptedRun, remake: Callable[..., ScriptedRun]
-    ) -> None:
+    def __init__(self, run: ScriptedRun, remake: Callable[..., ScriptedRun]) -> None:
         self._run, self._remake = run, remake
         plan = run.plan
         self.adds_noise = not isinstance(run, ClipOnlyRun)

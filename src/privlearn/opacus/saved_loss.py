@@ -37,7 +37,8 @@ def flattened_loss(loss: ScriptLoss, tensors: dict[str, Tensor]) -> dict[str, An
             for entry in loss.tape
         ],
         "terms": [
-            [term.factor, term.ref.entry, term.ref.output, term.summed] for term in loss.terms
+            [term.factor, term.ref.entry, term.ref.output, term.summed, term.of_model]
+            for term in loss.terms
         ],
     }
 
@@ -54,8 +55,8 @@ def whole_loss(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scrip
         for entry in saved["tape"]
     ]
     terms = [
-        Term(float(factor), Ref(entry, output), bool(summed))
-        for factor, entry, output, summed in saved["terms"]
+        Term(float(factor), Ref(entry, output), *kind)
+        for factor, entry, output, *kind in saved["terms"]
     ]
     return ScriptLoss(tape, terms, late=False)
 
@@ -67,7 +68,7 @@ def _function_name(function: Any) -> int | str | None:
     name = resolve_name(function)
     if name is None or _function(name) != function:
         raise _unnamed(name or str(function))
-    return name
+    return str(name)
 
 
 def _function(name: int | str | None) -> Any:

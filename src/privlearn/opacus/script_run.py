@@ -475,7 +475,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Those of the optimizer that was given."""
-        return self.original_optimizer.param_groups
+        groups: list[dict[str, Any]] = self.original_optimizer.param_groups
+        return groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
@@ -585,7 +586,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Whether the last step was that of a physical batch that is not the last one of its
         batch: no step was taken, and no scheduler may be called.
         """
-        return self._script.is_last_step_skipped
+        return bool(self._script.is_last_step_skipped)
 
     _is_last_step_skipped = is_last_step_skipped
 
