@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from tests.laws.hostile_calls import (
     in_a_loop,
     kept_features,
     linear,
+    loaded_by_a_script,
     mac_net,
     opened_batches,
     plan,
@@ -48,7 +49,9 @@ from tests.laws.hostile_calls import (
     pupil,
     recipe,
     released,
+    saved_by_a_script,
     scheduler_named,
+    script_file,
     sgd,
     statistics,
     stopping,
@@ -270,6 +273,19 @@ def doors(folder: Path) -> dict[str, Call]:
             target_delta=1e-5,
             epochs=1,
             max_grad_norm=1.0,
+        ),
+        "opacus.PrivacyEngine.save_checkpoint": Call(
+            saved_by_a_script,
+            more=["module", "optimizer", "checkpoint_dict"],
+            path=folder / "script.pt",
+        ),
+        "opacus.PrivacyEngine.load_checkpoint": Call(
+            loaded_by_a_script,
+            more=["module", "optimizer"],
+            path=Made(lambda: script_file(folder / "of a script.pt")),
+        ),
+        "opacus.DifferentiallyPrivateDistributedDataParallel": Call(
+            op.DifferentiallyPrivateDistributedDataParallel, model=Made(small_net)
         ),
         "opacus.ModuleValidator.validate": Call(
             op.ModuleValidator.validate, module=Made(small_net)

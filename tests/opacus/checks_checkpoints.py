@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.opacus import BatchMemoryManager
 from privlearn.opacus.saved_loss import flattened_loss, whole_loss
 from tests.opacus.checks import X, Y, apart, mean, network, private, sgd, trained, weights
@@ -142,6 +143,8 @@ def check_a_saved_run_is_in_one_file_and_in_one_process() -> None:
         must_raise(BadInput, lambda: again[0].load_checkpoint(path=path.with_name("none.pt")))
         must_raise(BadInput, lambda: again[0].load_checkpoint(path=path, module=made[1]))
         made[0].run.close()
+        path.with_name("other.pt").write_text("no checkpoint")
+        must_raise(BadInput, lambda: again[0].load_checkpoint(path=path.with_name("other.pt")))
         loaded = again[0].load_checkpoint(path=path, module=again[1], optimizer=again[2])
         assert loaded["at"] == 2
         assert torch.equal(loaded["best"], torch.ones(2))
@@ -205,3 +208,26 @@ def check_losses_are_saved_by_name() -> None:
         assert taken.same_as(again), number
         model = network()
         assert torch.equal(again(model, (X, Y)), taken(model, (X, Y)))
+
+
+@check
+def check_a_private_figure_in_a_file_is_noted() -> None:
+    """It comes back as a plain number, which is not followed: a run that is left early then claims
+    nothing.
+    """
+    for figure in (True, False):
+        with file() as path:
+            made = engine_of()
+            x, y = next(iter(made[3]))
+            (loss := mean(made[1], x, y)).backward()
+            made[2].step()
+            best = loss.detach().mean().item() if figure else 1.0
+            made[0].save_checkpoint(path=path, checkpoint_dict={"best": best})
+            made[0].run.close()
+            again = engine_of()
+            again[0].load_checkpoint(path=path)
+            take(again, 1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrivacyWarning)
+                again[0].run.result()
+            assert bool(again[0].run.session.unclaimed) == figure

@@ -177,6 +177,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: private()[0].save_checkpoint(path="x"),
         "after optimizer.step()",
     ),
+    "a checkpoint of make_private": (
+        lambda: private(checkpoint="x"),
+        "engine.save_checkpoint(path=FILE)",
+    ),
     "a checkpoint that is none": (
         lambda: private()[0].load_checkpoint(path="x"),
         "that save_checkpoint of this engine wrote",

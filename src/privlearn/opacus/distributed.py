@@ -8,6 +8,8 @@ from typing import Any, final
 
 from torch import nn
 
+from privlearn._checks import checked
+
 
 @final
 class DifferentiallyPrivateDistributedDataParallel(nn.Module):
@@ -21,6 +23,7 @@ class DifferentiallyPrivateDistributedDataParallel(nn.Module):
         model: the module.
     """
 
+    @checked
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.module = model

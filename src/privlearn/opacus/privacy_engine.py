@@ -186,6 +186,12 @@ class PrivacyEngine:
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
         module, optimizer, loader = _as_given(module, optimizer, loader, options.get("ledger"))
+        if options.get("checkpoint") is not None:
+            raise BadInput(
+                "checkpoint= was given, for which a run has to know its loss: leave it out. Call "
+                "engine.save_checkpoint(path=FILE) after a step, and load_checkpoint(path=FILE) "
+                "before the first pass over the loader"
+            )
         if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from torch.utils._pytree import tree_leaves
+
+from privlearn._figures import PLAIN, PrivateFigure, note
 from privlearn.errors import BadInput
 from privlearn.opacus.saved_loss import flattened_loss, whole_loss
 from privlearn.opacus.script_loss import ScriptLoss
@@ -72,6 +75,8 @@ class ScriptCheckpoint(Checkpoint):
             return
         assert self.loss is not None, "a run is kept once its loss is known"
         tensors = dict(saved.tensors)
+        if any(isinstance(value, PrivateFigure) for value in tree_leaves(self.values)):
+            note(PLAIN, silent=True)  # a file doesn't say that it is private
         script = {
             "loss": flattened_loss(self.loss, tensors),
             "values": flattened(self.values, "checkpoint_dict", tensors),

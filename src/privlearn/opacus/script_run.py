@@ -279,6 +279,12 @@ class ScriptRun:
                 "finding faults, and is not saved. torch.save(module.state_dict(), FILE) keeps the "
                 "weights"
             )
+        if self.run.session.world.size > 1:
+            raise BadInput(
+                "save_checkpoint was called, and there are several processes: it takes one. "
+                "torch.save(module.state_dict(), FILE) keeps the weights; to go on with a run on "
+                "several use pv.make_private(checkpoint=FILE)"
+            )
         if self._loss is None or self._batch_is_begun():
             raise BadInput(
                 "save_checkpoint was called before the first step, or between backward() and the "

@@ -332,6 +332,7 @@ class TrainingSession(Session):
                 self.file = file
             return
         self._held.enter_context(file.alone())
+        file.path.unlink(missing_ok=True)  # of another run, whose notes go next
         self.file, self.repeats = file, self._notes_of(file)
         self.repeats.forget()
         self._watch()
