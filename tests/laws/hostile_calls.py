@@ -147,6 +147,17 @@ def opened_batches(**given: Any) -> None:
         pass
 
 
+def scheduler_named(name: str) -> Any:
+    """A function that makes a scheduler of an optimizer that `PrivacyEngine` made."""
+
+    def make(**given: Any) -> Any:
+        engine = in_a_loop(noise_multiplier=1.0, epochs=1, max_grad_norm=1.0)
+        _, optimizer, _ = pv.opacus.PrivacyEngine().make_private(**engine)
+        return getattr(pv.opacus, name)(**{"optimizer": optimizer, **given})
+
+    return make
+
+
 def saved_by_a_script(**given: Any) -> None:
     """A checkpoint of an engine's run, after a step."""
     engine = pv.opacus.PrivacyEngine()

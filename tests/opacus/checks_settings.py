@@ -76,6 +76,10 @@ def noisy(**options: Any) -> tuple[Any, ...]:
     return private(wide(), **{"noise_multiplier": 2.0, "epochs": 3, **options})
 
 
+def refuse_setting(made: tuple[Any, ...], name: str, value: Any) -> None:
+    must_raise(PrivlearnError, lambda: setattr(made[2], name, value))
+
+
 @check
 def check_a_setting_acts_or_is_refused() -> None:
     """Before the first batch it acts, in what is drawn and in what is charged; after it, and
@@ -90,17 +94,17 @@ def check_a_setting_acts_or_is_refused() -> None:
         assert released(made, nothing) == released(other, nothing)
         assert made[0].run.ledger.event == other[0].run.plan.event()
         for late in (0.5 * value, value):
-            must_raise(BadInput, lambda late=late: setattr(made[2], name, late))
+            refuse_setting(made, name, late)
         made = noisy()
         for bad in (0.0, -1.0, math.nan, "1", getattr(made[2], name)):
-            must_raise(PrivlearnError, lambda bad=bad: setattr(made[2], name, bad))
-        x, y = next(iter(made[3]))  # from here on the plan is fixed
-        must_raise(BadInput, lambda: setattr(made[2], name, value))
+            refuse_setting(made, name, bad)
+        next(iter(made[3]))  # from here on the plan is fixed
+        refuse_setting(made, name, value)
         assert made[0].run.plan == noisy()[0].run.plan
     made = private()
-    must_raise(BadInput, lambda: setattr(made[2], "noise_multiplier", 5.0))  # of a target
+    refuse_setting(made, "noise_multiplier", 5.0)  # of a target
     for name in ("expected_batch_size", "loss_reduction", "generator", "grad_clip"):
-        must_raise(BadInput, lambda name=name: setattr(made[2], name, 1))
+        refuse_setting(made, name, 1)
 
 
 @check

@@ -25,7 +25,7 @@ NOISE, NORM = "noise_multiplier", "max_grad_norm"
 
 @final
 @dataclass
-class Setting:
+class PlannedSetting:
     """A setting of the optimizer.
 
     Attributes:
@@ -72,7 +72,10 @@ class PlannedSettings:
         noise = self._noise_of(plan)
         clip: Any = plan.clip
         norms = tuple(clip.at(epoch) or clip.clip_norm for epoch in range(plan.epochs))
-        self._settings = {NOISE: Setting(noise, noise[0]), NORM: Setting(norms, norms[0])}
+        self._settings = {
+            name: PlannedSetting(values, values[0])
+            for name, values in ((NOISE, noise), (NORM, norms))
+        }
         self._changed: set[str] = set()
         self._epoch: int | None = None  # the one under way, once a batch was asked for
 

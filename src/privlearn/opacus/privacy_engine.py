@@ -146,23 +146,23 @@ class PrivacyEngine:
         target_delta: float,
         max_grad_norm: float | Sequence[float],
         epochs: int | None = None,
-        total_steps: int | None = None,
-        epsilon_tolerance: float | None = None,
         **options: Any,
     ) -> tuple[Any, ...]:
         """As `make_private`, with the noise that a target needs for so many epochs.
 
         Args:
-            module, optimizer, data_loader, max_grad_norm, options: as of `make_private`.
+            module, optimizer, data_loader, max_grad_norm: as of `make_private`.
             target_epsilon, target_delta: what all epochs together spend at most.
             epochs: how many passes over the loader there are.
-            total_steps: in place of that, how many steps; the plan has whole passes.
-            epsilon_tolerance: by how much less may be spent at most. Noise is solved for to 0.3 %
-                of the target, or better.
+            options: as of `make_private`; `total_steps`, in place of `epochs`, how many steps there
+                are, of which the plan has whole passes; and `epsilon_tolerance`, by how much less
+                may be spent at most (noise is solved for to 0.3 % of the target, or better).
 
         Raises:
             BadInput, NotPerExample: as of `make_private`; or less is spent than is tolerated.
         """
+        total_steps = options.pop("total_steps", None)
+        epsilon_tolerance = options.pop("epsilon_tolerance", None)
         if (epochs is None) == (total_steps is None):
             raise BadInput(
                 "expected one of epochs=, the number of passes over the loader, and total_steps=: "

@@ -11,13 +11,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 from privlearn._checks import checked, count, positive
 from privlearn.errors import BadInput
-
-if TYPE_CHECKING:
-    from privlearn.opacus.script_run import PrivateOptimizer
 
 
 class PlannedScheduler(ABC):
@@ -41,7 +38,7 @@ class PlannedScheduler(ABC):
     #: The optimizer's setting that it changes.
     setting: ClassVar[str]
 
-    def __init__(self, optimizer: PrivateOptimizer, *, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Any, *, last_epoch: int = -1) -> None:
         settings = getattr(optimizer, "planned", None)
         if settings is None:
             raise BadInput(
@@ -101,7 +98,7 @@ class PlannedScheduler(ABC):
 
 
 class _Exponential(PlannedScheduler):
-    def __init__(self, optimizer: PrivateOptimizer, *, gamma: float, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Any, *, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = positive("gamma", gamma)
         super().__init__(optimizer, last_epoch=last_epoch)
 
@@ -112,7 +109,7 @@ class _Exponential(PlannedScheduler):
 
 class _Step(PlannedScheduler):
     def __init__(
-        self, optimizer: PrivateOptimizer, *, step_size: int, gamma: float, last_epoch: int = -1
+        self, optimizer: Any, *, step_size: int, gamma: float, last_epoch: int = -1
     ) -> None:
         self.step_size, self.gamma = count("step_size", step_size), positive("gamma", gamma)
         super().__init__(optimizer, last_epoch=last_epoch)

@@ -467,6 +467,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         planned: the noise multiplier and the clipping norm, for schedulers.
     """
 
+    original_optimizer: torch.optim.Optimizer
+    planned: PlannedSettings
+    step_hook: Callable[[PrivateOptimizer], Any] | None
+    _script: ScriptRun
+
     def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
         vars(self).update(
             original_optimizer=optimizer,

@@ -124,7 +124,7 @@ class ClipOnlyRun(BaseRun):
             for number in batch.sample.indices.tolist()
         ]
         return [
-            torch.stack(each) if each else values[name].new_zeros(0, *values[name].shape)
+            torch.stack(list(each)) if each else values[name].new_zeros(0, *values[name].shape)
             for name, each in zip(
                 names, zip(*rows, strict=True) if rows else ([],) * len(names), strict=True
             )
