@@ -41,6 +41,18 @@ _SET_ASIDE = (
 #: Opacus's ways to compute. Here the run chooses by itself; "ghost" only says that the criterion is
 #: returned, too.
 _MODES = ("hooks", "functorch", "ew", "ghost")
+#: What Opacus's arguments are where they are left out.
+_DEFAULTS = {
+    "criterion": None,
+    "batch_first": True,
+    "loss_reduction": "mean",
+    "poisson_sampling": True,
+    "clipping": "flat",
+    "grad_sample_mode": "hooks",
+    "noise_generator": None,
+    "wrap_model": True,
+    "rand_on_empty": False,
+}
 #: Norms above are none of a gradient.
 _MOST_NORM = 1e12
 #: Opacus's arguments of adaptive clipping.
@@ -199,18 +211,7 @@ class PrivacyEngine:
                 "this engine has a run already: make another PrivacyEngine for another module. "
                 "Runs on one data set belong on one ledger, ledger=pv.Ledger(budget)"
             )
-        defaults = {
-            "criterion": None,
-            "batch_first": True,
-            "loss_reduction": "mean",
-            "poisson_sampling": True,
-            "clipping": "flat",
-            "grad_sample_mode": "hooks",
-            "noise_generator": None,
-            "wrap_model": True,
-            "rand_on_empty": False,
-        }
-        asked = {name: options.pop(name, usual) for name, usual in defaults.items()}
+        asked = {name: options.pop(name, usual) for name, usual in _DEFAULTS.items()}
         adaptive = {name: options.pop(name, None) for name in _ADAPTIVE}
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
@@ -227,14 +228,14 @@ class PrivacyEngine:
         rows = loader if asked["batch_first"] else _rows_first(loader)
         kept = {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE}
         clip_only = noise == 0
-        if clip_only and settings.get("ledger") is not None:
+        if clip_only and (file or settings.get("ledger") is not None):
             raise BadInput(
-                "ledger= was given, and noise_multiplier is 0: a run without noise can't be "
-                "charged. Leave the ledger out"
+                f"{'checkpoint' if file else 'ledger'}= was given, and noise_multiplier is 0: a "
+                "run without noise can't be charged, and is not saved. Leave it out"
             )
         if clip_only:
             settings["noise_multiplier"] = LEAST_NOISE  # which isn't drawn
-        resumed = {} if file is None or clip_only else file.resumed(settings)
+        resumed = {} if file is None else file.resumed(settings)
         try:
             planned = make_private(module, optimizer, rows, **{**settings, **resumed})
         except BudgetExceeded as error:
