@@ -147,6 +147,49 @@ def opened_batches(**given: Any) -> None:
         pass
 
 
+def scheduler_named(name: str) -> Any:
+    """A function that makes a scheduler of an optimizer that `PrivacyEngine` made."""
+
+    def make(**given: Any) -> Any:
+        engine = in_a_loop(noise_multiplier=1.0, epochs=1, max_grad_norm=1.0)
+        _, optimizer, _ = pv.opacus.PrivacyEngine().make_private(**engine)
+        return getattr(pv.opacus, name)(**{"optimizer": optimizer, **given})
+
+    return make
+
+
+def saved_by_a_script(**given: Any) -> None:
+    """A checkpoint of an engine's run, after a step."""
+    engine = pv.opacus.PrivacyEngine()
+    made = in_a_loop(noise_multiplier=1.0, epochs=1, max_grad_norm=1.0)
+    model, optimizer, loader = engine.make_private(**made)
+    x, y = next(iter(loader))
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    try:
+        engine.save_checkpoint(**given)
+    finally:
+        engine.run.close()
+
+
+def script_file(path: Any) -> Any:
+    """Where a checkpoint of an engine's run is."""
+    if not path.exists():
+        saved_by_a_script(path=path)
+    return path
+
+
+def loaded_by_a_script(**given: Any) -> None:
+    """`load_checkpoint` of an engine that has what the checkpoint's engine had."""
+    engine = pv.opacus.PrivacyEngine()
+    made = in_a_loop(noise_multiplier=1.0, epochs=1, max_grad_norm=1.0)
+    engine.make_private(**made)
+    try:
+        engine.load_checkpoint(**given)
+    finally:
+        engine.run.close()
+
+
 def kept_features(**given: Any) -> None:
     with pv.transforms.feature_cache(**given):
         pass

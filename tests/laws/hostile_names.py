@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from tests.laws.hostile_calls import (
     in_a_loop,
     kept_features,
     linear,
+    loaded_by_a_script,
     mac_net,
     opened_batches,
     plan,
@@ -49,6 +50,9 @@ from tests.laws.hostile_calls import (
     pupil,
     recipe,
     released,
+    saved_by_a_script,
+    scheduler_named,
+    script_file,
     sgd,
     statistics,
     stopping,
@@ -289,10 +293,27 @@ def doors(folder: Path) -> dict[str, Call]:
             epochs=1,
             max_grad_norm=1.0,
         ),
+        "opacus.PrivacyEngine.save_checkpoint": Call(
+            saved_by_a_script,
+            more=["module", "optimizer", "checkpoint_dict"],
+            path=folder / "script.pt",
+        ),
+        "opacus.PrivacyEngine.load_checkpoint": Call(
+            loaded_by_a_script,
+            more=["module", "optimizer"],
+            path=Made(lambda: script_file(folder / "of a script.pt")),
+        ),
+        "opacus.DifferentiallyPrivateDistributedDataParallel": Call(
+            op.DifferentiallyPrivateDistributedDataParallel, model=Made(small_net)
+        ),
         "opacus.ModuleValidator.validate": Call(
             op.ModuleValidator.validate, module=Made(small_net)
         ),
         "opacus.ModuleValidator.fix": Call(op.ModuleValidator.fix, module=Made(small_net)),
+        **{
+            f"opacus.{name}": Call(scheduler_named(name), more=["optimizer"], **own)
+            for name, own in SCHEDULERS.items()
+        },
         "opacus.BatchMemoryManager": Call(
             opened_batches, more=["data_loader", "optimizer"], max_physical_batch_size=4
         ),
@@ -589,6 +610,15 @@ def features(folder: Path) -> dict[str, Call]:
     }
 
 
+#: Opacus's schedulers, and what they are given beside an optimizer.
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "ExponentialGradClip": {"gamma": 0.5},
+    "ExponentialNoise": {"gamma": 0.5},
+    "LambdaGradClip": {"scheduler_function": lambda epoch: 1.0 / (1 + epoch)},
+    "LambdaNoise": {"noise_lambda": lambda epoch: 1.0 / (1 + epoch)},
+    "StepGradClip": {"step_size": 2, "gamma": 0.5},
+    "StepNoise": {"step_size": 2, "gamma": 0.5},
+}
 #: Protocols, abstract classes, what only the library makes, and names that stand in front twice.
 ELSEWHERE = {
     "Result": "made by methods alone",

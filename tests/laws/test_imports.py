@@ -19,8 +19,8 @@ from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (26_870, 106),
-    "publishing.verify": (11_850, 56),
+    "training.run": (27_000, 106),
+    "publishing.verify": (11_950, 56),
     "mechanisms.release": (5_310, 25),
 }
 #: Files of each circle of imports, the largest first.

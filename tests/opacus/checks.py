@@ -180,6 +180,7 @@ def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
         sizes.append(len(x))
         mean(model, x.view(x.size(0), -1).reshape(len(x), 2, -1).flatten(1), y).backward()
         optimizer.step()
+        optimizer.zero_grad()
         assert not torch.equal(weights(model), before)
         before = weights(model)
     assert len(sizes) == len(batches) == len(engine.accountant) == 20
@@ -201,6 +202,7 @@ def check_a_scripts_batches_follow_from_the_streams_alone() -> None:
             seen.append(float(x.sum()) if seen else 0.0)
             mean(made[1], x, y).backward()
             made[2].step()
+            made[2].zero_grad()
             torch.rand(3)
         return seen
 
@@ -425,9 +427,7 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
 
 @check
 def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
-    """The first batch is handed out at the expected size, and a loss of another form brings no
-    number with it.
-    """
+    """The first batch is handed out at the expected size, and no loss of another form follows."""
     sizes: list[int] = []
 
     def scaled(m: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -438,12 +438,22 @@ def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
         sizes.append(len(x))
         return mean(m, x, y) if len(sizes) == 1 else F.cross_entropy(m(x) / len(x), y)
 
-    for loss in (scaled, scaled_later):
+    def branched_later(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        output = m(x) if len(x) % 2 else m(x).relu()
+        return F.cross_entropy(output, y)
+
+    for loss in (scaled, scaled_later, branched_later):
         sizes.clear()
         made = private()
         must_raise(BadInput, lambda made=made, loss=loss: trained(made, loss))
         assert sizes[0] == 15
-        assert len(made[0].accountant) == 1
+        other = next(
+            number
+            for number, size in enumerate(sizes)
+            if number and (size % 2 == 0 or loss is not branched_later)
+        )
+        assert len(made[0].accountant) == other
 
 
 @check
@@ -549,10 +559,12 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
         assert torch.equal(weights(net), before), "the script's forward changed the weights"
         break
     made[2].step()
+    made[2].zero_grad()
     x, y = next(iter(batches))
     mean(model, x, y).backward()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         made[2].step()
+        made[2].zero_grad()
     assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
     assert not engine.run.session.unclaimed

@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "the script's mean is divided once more",
-        script_loss.ScriptLoss.__call__,
+        script_loss.ScriptLoss._parts,
         "output.mean(1)",
         "output.mean(1) / rows",
         MEAN,
@@ -48,17 +48,17 @@ MUTANTS = [
     Mutant(
         "the clipping norm is not the script's",
         privacy_engine._clip,
-        "float(norms.pop())",
-        "10 * float(norms.pop())",
+        'positive("max_grad_norm", norms.pop())',
+        '10 * positive("max_grad_norm", norms.pop())',
         MEAN,
     ),
     Mutant(
         "empty batches are skipped",
         script_run.ScriptRun.epoch,
-        "        yield self._hand_out(batch)\n",
-        "        if not len(batch.sample):\n            self.run.session.steps_done += 1\n         "
-        "   batch = next(self._current, None)\n            continue\n        yield "
-        "self._hand_out(batch)\n",
+        "        yield self._hand_out(most)\n",
+        "        if not len(self._batch.batch.sample):\n            self.run.session.steps_done += "
+        "1\n            self._batch = None\n            continue\n        yield "
+        "self._hand_out(most)\n",
         EMPTY,
     ),
     Mutant(
@@ -183,14 +183,14 @@ MUTANTS = [
     Mutant(
         "numbers may change from batch to batch",
         script_run.ScriptRun._require_new,
-        "if self._loss is not None and",
-        "if False and",
+        "if self._loss is not None:",
+        "if self._loss is not None and not loss.same_as(self._loss, numbers=False):",
         NUMBERS,
     ),
     Mutant(
         "the first batch has the size that was drawn",
         script_run.ScriptRun._hand_out,
-        "if self._loss is None:",
+        "if is_first:",
         "if False:",
         SIZE,
     ),
@@ -202,10 +202,10 @@ MUTANTS = [
         "check_the_longest_row_does_not_come_into_the_loss",
     ),
     Mutant(
-        "a loss of another form brings numbers",
+        "a loss may have another form",
         script_run.ScriptRun._require_new,
-        "not loss.numbers() <= self._numbers",
-        "False",
+        "if self._loss is not None:",
+        "if self._loss is not None and loss.same_as(self._loss, numbers=False):",
         SIZE,
     ),
     Mutant(
@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "a batch that was looked at is drawn anew",
         script_run.ScriptRun.epoch,
-        "self._batch or self._draw()",
-        "self._draw()",
+        "if self._batch is None:",
+        "if True:",
         "check_a_batch_that_was_only_looked_at_comes_again",
     ),
     Mutant(

@@ -39,14 +39,15 @@ class Stream(IterableDataset[Any]):
 
 
 class WithItsLoss(nn.Module):
-    """Computes the loss itself, as models of transformers do."""
+    """Computes a loss itself, as models of transformers do; of pairs of rows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = network()
 
     def forward(self, x: Any, y: Any) -> Any:
-        return F.cross_entropy(self.inner(x), y)
+        output = self.inner(x)
+        return F.cross_entropy(output @ output.T, torch.arange(len(x)))
 
 
 def batch_norm() -> nn.Module:
@@ -61,8 +62,15 @@ def twice() -> None:
 
 
 def stepless() -> None:
-    for _ in private()[3]:
+    for _ in step_on(mean)[3]:
         pass
+
+
+def trained_without_clearing() -> None:
+    _, model, optimizer, batches = private()
+    for x, y in batches:
+        mean(model, x, y).backward()
+        optimizer.step()
 
 
 def on_test_rows() -> None:
@@ -97,6 +105,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: step_on(lambda m, x, y: m(x, y), model=WithItsLoss()),
         "criterion(output, target)",
     ),
+    "a norm of the loss": (
+        lambda: step_on(lambda m, x, y: F.cross_entropy(m(x), y).sqrt()),
+        "criterion(output, target)",
+    ),
     "a loss of copies": (
         lambda: step_on(
             lambda m, x, y: mean(lambda x: nn.Linear(6, 2)(torch.tensor(x.numpy())), x, y)
@@ -123,7 +135,28 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no step": (stepless, "optimizer.step() for every batch"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
-    "no noise": (lambda: private(noise_multiplier=0.0), "without privacy"),
+    "no noise, published": (
+        lambda: private(noise_multiplier=0.0)[0].publish("x"),
+        "a noise multiplier above 0",
+    ),
+    "a norm after the first batch": (
+        lambda: setattr(step_on(mean)[2], "max_grad_norm", 0.1),
+        "before the first batch",
+    ),
+    "the norm that there is": (
+        lambda: setattr(private()[2], "max_grad_norm", 1.0),
+        "schedulers from privlearn.opacus",
+    ),
+    "no zero_grad": (lambda: trained_without_clearing(), "optimizer.zero_grad() once"),
+    "what Opacus's memory manager reads": (
+        lambda: private()[3].batch_sampler,
+        "Import BatchMemoryManager",
+    ),
+    "what Opacus's optimizer has": (lambda: private()[2].grad_samples, "from privlearn.opacus"),
+    "a setting that is none": (
+        lambda: setattr(private()[2], "generator", None),
+        "is given to make_private",
+    ),
     "a seed for noise": (
         lambda: private(noise_generator=torch.Generator()),
         "streams=pv.Streams.new(seed)",
@@ -135,13 +168,26 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: private(max_grad_norm=[1.0, 2.0], clipping="per_layer"),
         "one norm for all layers",
     ),
-    "adaptive clipping": (lambda: private(clipping="adaptive"), "pv.make_private"),
+    "bounds of a clip that stays": (lambda: private(max_clipbound=2.0), "clipping='adaptive'"),
+    "clipping by another name": (lambda: private(clipping="automatic"), "pv.make_private"),
     "two modules": (lambda: again(private()[0]), "another PrivacyEngine"),
     "nothing made": (lambda: PrivacyEngine().get_epsilon(1e-5), "make_private_with_epsilon first"),
     "an unknown accountant": (lambda: PrivacyEngine(accountant="moments"), "leave it out"),
-    "a checkpoint": (
+    "a checkpoint before a step": (
         lambda: private()[0].save_checkpoint(path="x"),
-        "torch.save(module.state_dict()",
+        "after optimizer.step()",
+    ),
+    "a checkpoint of make_private": (
+        lambda: private(checkpoint=3),
+        "engine.save_checkpoint(path=FILE)",
+    ),
+    "a checkpoint that is none": (
+        lambda: private()[0].load_checkpoint(path="x"),
+        "that save_checkpoint of this engine wrote",
+    ),
+    "a step that is skipped by hand": (
+        lambda: private()[2].signal_skip_step(),
+        "BatchMemoryManager(max_physical_batch_size=...)",
     ),
     "more epochs": (lambda: trained(private(), epochs=3), "epochs= as there are passes"),
     "two physical sizes": (at_another_size, "microbatch="),
@@ -158,6 +204,23 @@ def test_it_is_refused_with_what_to_do(name: str) -> None:
     assert advice in message
     assert len(message) <= 420
     assert message.count(". ") <= 2
+
+
+def test_opacuss_own_objects_meet_a_message() -> None:
+    """Its memory manager and its schedulers read and write what a private object hasn't."""
+    manager = pytest.importorskip("opacus.utils.batch_memory_manager").BatchMemoryManager
+    schedulers = pytest.importorskip("opacus.schedulers")
+    _, model, optimizer, batches = private()
+    with pytest.raises(BadInput, match="from privlearn"):
+        manager(data_loader=batches, max_physical_batch_size=4, optimizer=optimizer).__enter__()
+    for make in (
+        lambda: schedulers.StepGradClip(optimizer, step_size=1, gamma=0.1),
+        lambda: schedulers.ExponentialNoise(optimizer, gamma=0.9),
+    ):
+        with pytest.raises(BadInput, match="from privlearn"):
+            make()
+    assert model.to_standard_module() is model._module
+    assert not hasattr(optimizer, "grad_samples")
 
 
 def test_a_script_without_epochs_is_warned() -> None:
@@ -309,6 +372,7 @@ def test_empty_batches_pass_through_models_that_can_t_compute_one() -> None:
         sizes.append(len(output))
         F.cross_entropy(output, y).backward()
         made[2].step()
+        made[2].zero_grad()
         if len(sizes) == 12:
             break
     assert 0 in sizes

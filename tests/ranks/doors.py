@@ -1,5 +1,5 @@
-"""Runs by Accelerate's, Lightning's and Hugging Face's doors, for processes that something else
-starts.
+"""Runs by Accelerate's, Lightning's, Hugging Face's and Opacus's doors, for processes that
+something else starts.
 
 `python -m tests.ranks.doors FOLDER NAME...` publishes each model to FOLDER/NAME, and writes what
 each process got.
@@ -137,7 +137,42 @@ def transformers(folder: Path) -> pv.Result:
     return trainer.result
 
 
-DOORS = {"accelerate": accelerate, "lightning": lightning, "transformers": transformers}
+def opacus(folder: Path) -> pv.Result:
+    """A script in Opacus's form, by its wrapper for several processes, in physical batches."""
+    torch.manual_seed(_rank())
+    net = pv.opacus.DifferentiallyPrivateDistributedDataParallel(
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    engine = pv.opacus.PrivacyEngine()
+    model, own, loader = engine.make_private_with_epsilon(
+        module=net,
+        optimizer=optimizer,
+        data_loader=DataLoader(rows(), batch_size=8),
+        target_epsilon=4.0,
+        target_delta=1e-3,
+        epochs=2,
+        max_grad_norm=0.5,
+        streams=streams(),
+    )
+    with pv.opacus.BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=3, optimizer=own
+    ) as batches:
+        for _ in range(2):
+            for x, y in batches:
+                own.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                own.step()
+    engine.publish(folder)
+    return engine.run.result()
+
+
+DOORS = {
+    "accelerate": accelerate,
+    "lightning": lightning,
+    "opacus": opacus,
+    "transformers": transformers,
+}
 
 
 def go(folder: Path, name: str) -> None:

@@ -7,7 +7,6 @@ from privlearn.core.clipping import kernels
 from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
-from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import process_group, ranks, session
 from privlearn.sklearn import spending
@@ -326,9 +325,9 @@ MUTANTS = [
     ),
     Mutant(
         "an engine in each process",
-        privacy_engine.PrivacyEngine._make,
-        'require_one_process("an engine of pv.opacus")',
-        "pass",
+        ranks.launched,
+        "            require_one_process()\n            return World()",
+        "            return World()",
         OTHERS,
     ),
     Mutant(

@@ -1,5 +1,5 @@
-"""Other libraries' loops in two processes: Accelerate's, Hugging Face's and Lightning's train what
-one process does.
+"""Other libraries' loops in two processes: Accelerate's, Opacus's, Hugging Face's and Lightning's
+train what one process does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def require_same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> Non
 
 def test_a_loop_that_accelerate_prepared_and_the_trainer_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    names, two = ("accelerate", "transformers"), tmp_path / "two"
+    names, two = ("accelerate", "opacus", "transformers"), tmp_path / "two"
     two.mkdir()
     done = torchrun(2, "-m", "tests.ranks.doors", str(two), *names)
     assert done.returncode == 0, done.stderr

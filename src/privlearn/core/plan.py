@@ -24,7 +24,7 @@ from privlearn.core.accounting.events import Composed, Event, compose
 from privlearn.core.accounting.filters import Limit, fits
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.core.clipping.clips import Clip, Flat, Quantile
+from privlearn.core.clipping.clips import Clip, Flat
 from privlearn.core.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.run_facts import GradientFacts, RunFacts
@@ -306,6 +306,9 @@ class Plan(AbstractPlan):
                 )
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
+        if isinstance(self.clip, Clip) and self.clip.moves:
+            for epoch in range(self.epochs):
+                self.clip.at(epoch)
         if self.examples is not None:
             self.sampling.require_rows(count("examples", self.examples))
         self._settle_adjacency()
@@ -490,13 +493,18 @@ class Plan(AbstractPlan):
             if isinstance(self.clip, Derivatives) and self.clip.learned
             else []
         )
-        expansion = "" if isinstance(self.clip, Clip) else f", expansion of order {self.clip.order}"
+        clip = (
+            self.clip.text()
+            if isinstance(self.clip, Clip)
+            else f"{self.clip.kind}, norm {self.clip.clip_norm:g}, expansion of order "
+            f"{self.clip.order}"
+        )
         counted = "examples" if self.rows_per_person is None else "persons"
         number = "the length of the data, not protected"
         return [
             ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
             *(describe_reacting(self) if self.reacts else self._noise_rows()),
-            ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}{expansion}"),
+            ("clipping", clip),
             (
                 f"{counted} (divisor of sums)",
                 number if self.examples is None else f"{self.examples}, declared by the publisher",
@@ -733,7 +741,7 @@ def require_correlated(plan: Plan, correlation: Correlation) -> None:
             f"{plan.schedule.kind}: its matrix is scaled for times of an example that cost alike. "
             "Use banded noise, or a constant schedule"
         )
-    if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
+    if not isinstance(plan.clip, Clip) or plan.clip.moves:
         raise BadInput(
             "correlated noise is for DP-SGD with a clipping norm that stays, and the clip is "
             f"{plan.clip.kind}: use flat clipping"

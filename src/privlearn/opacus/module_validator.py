@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, ClassVar, final
 
 from torch import nn
 
@@ -13,6 +15,7 @@ from privlearn.core.clipping.model_check import require_separate
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.models.norms import replace_batch_norm
 
+_LOGGER = logging.getLogger(__name__)
 #: The most groups that channels are put into.
 _GROUPS = 32
 _INSTANCE: dict[type, type[Any]] = {
@@ -22,9 +25,44 @@ _INSTANCE: dict[type, type[Any]] = {
 }
 
 
+#: Layers that may couple examples, or keep figures of batches.
+_NORMS: tuple[type[nn.Module], ...] = (
+    *_INSTANCE,
+    nn.SyncBatchNorm,
+    *_INSTANCE.values(),
+)
+
+
+def _look(module: nn.Module) -> list[NotPerExample]:
+    """What is wrong with a module in any mode."""
+    try:
+        require_separate(module)
+    except NotPerExample as error:
+        return [error]
+    return []
+
+
+def _replace(norm: nn.Module) -> nn.Module:
+    """What takes the place of a norm: the norm itself where nothing is wrong with it."""
+    return ModuleValidator.fix(nn.Sequential(norm))[0] if _look(norm) else norm  # type: ignore[index]
+
+
 @final
 class ModuleValidator:
-    """Opacus's calls to look at a module, and to replace what can't be trained with privacy."""
+    """Opacus's calls to look at a module, and to replace what can't be trained with privacy.
+
+    Attributes:
+        VALIDATORS: for each layer that is looked at by its type, a function to what is wrong with
+            one. Recurrent and attention layers have none: they are trained as they are.
+        FIXERS: for each of these a function to what takes its place.
+    """
+
+    VALIDATORS: ClassVar[dict[type[nn.Module], Callable[[nn.Module], list[NotPerExample]]]] = (
+        dict.fromkeys(_NORMS, _look)
+    )
+    FIXERS: ClassVar[dict[type[nn.Module], Callable[[nn.Module], nn.Module]]] = dict.fromkeys(
+        _NORMS, _replace
+    )
 
     @staticmethod
     @checked
@@ -35,11 +73,7 @@ class ModuleValidator:
         Raises:
             NotPerExample: with `strict`, the first error.
         """
-        errors = []
-        try:
-            require_separate(module)
-        except NotPerExample as error:
-            errors.append(error)
+        errors = _look(module)
         if not module.training:
             errors.append(
                 NotPerExample(
@@ -92,7 +126,12 @@ class ModuleValidator:
         for layer in copied.modules():
             if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
                 layer.track_running_stats, layer.running_mean, layer.running_var = False, None, None
-        return replace_batch_norm(copied, groups=groups) if norms else copied
+        fixed = replace_batch_norm(copied, groups=groups) if norms else copied
+        after = dict(fixed.named_modules())
+        for name, layer in module.named_modules():
+            if name in after and type(after[name]) is not type(layer):
+                _LOGGER.info("Replaced sub_module %s with %s", name or "(the module)", after[name])
+        return fixed
 
 
 def _to_instance_norms(module: nn.Module) -> None:

@@ -8,7 +8,7 @@ example, and averaged over its own values alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -38,11 +38,14 @@ class Term:
         factor: a number.
         ref: the output; of a loss of torch.nn.functional what it is with reduction="none".
         summed: whether an example's own values are added up, not averaged.
+        of_model: whether it is a loss that the model computes itself: one number for a batch, which
+            is asked for one row at a time.
     """
 
     factor: float
     ref: Ref
     summed: bool = False
+    of_model: bool = False
 
 
 @final
@@ -51,21 +54,25 @@ class ScriptLoss:
     whole batch.
 
     Attributes:
+        tape: what it computes from the batch.
+        terms: what it adds up of this.
         late: whether a number was read out of a batch before all of it was computed.
+        is_of_model: whether a part of it is a number that the model computes itself.
     """
 
     def __init__(self, tape: list[Entry], terms: list[Term], *, late: bool) -> None:
-        self._tape, self._terms, self.late = tape, terms, late
+        self.tape, self.terms, self.late = tape, terms, late
+        self.is_of_model = any(term.of_model for term in terms)
         self.__qualname__ = "loss of a script"
 
     def same_as(self, other: ScriptLoss, *, numbers: bool = True) -> bool:
         """Whether both compute the same; without `numbers`, up to numbers and tensors that are no
         rows'.
         """
-        if len(self._tape) != len(other._tape) or len(self._terms) != len(other._terms):
+        if len(self.tape) != len(other.tape) or len(self.terms) != len(other.terms):
             return False
-        entries = zip(self._tape, other._tape, strict=True)
-        terms = zip(self._terms, other._terms, strict=True)
+        entries = zip(self.tape, other.tape, strict=True)
+        terms = zip(self.terms, other.terms, strict=True)
         return all(
             one.function == two.function
             and one.structure == two.structure
@@ -77,17 +84,6 @@ class ScriptLoss:
             one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms
         )
 
-    def numbers(self) -> frozenset[Any]:
-        """The numbers and tensors in it that are computed from no row."""
-        values = [value for entry in self._tape for value in entry.values] + [
-            term.factor for term in self._terms
-        ]
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        plain = [value for value in values if isinstance(value, int | float)]
-        return frozenset(plain) | {
-            (tensor.shape, tensor.dtype, tuple(tensor.flatten().tolist())) for tensor in tensors
-        }
-
     def __deepcopy__(self, memo: object) -> ScriptLoss:
         return self
 
@@ -95,18 +91,58 @@ class ScriptLoss:
         """Shape (batch,)."""
         leaves = tree_leaves(batch)
         rows = len(leaves[0])
+        if self.is_of_model and rows > 1:
+            single = [[leaf[row : row + 1] for leaf in leaves] for row in range(rows)]
+            return torch.cat([self._parts(model, row).sum(0) for row in single])
+        return self._parts(model, leaves).sum(0)
+
+    def require_mean(self, model: nn.Module, like: Sequence[Tensor]) -> None:
+        """Compare a loss that the model computes itself, of a made-up batch, with the mean of its
+        rows' losses.
+
+        Args:
+            model: is not changed.
+            like: the tensors of rows, of which shapes and types are looked at.
+
+        Raises:
+            NotPerExample: they differ: a row's loss then depends on the rows beside it.
+        """
+        generator = torch.Generator().manual_seed(0)
+        batch = [_made_up(leaf, generator) for leaf in like]
+        was_training = model.training
+        model.eval()  # or dropout would make a difference
+        try:
+            with torch.no_grad():
+                mean, of_batch = self(model, batch).mean(), self._parts(model, batch).mean(1).sum()
+        except Exception:
+            return  # the run tries made-up rows of its own, and says what is wrong
+        finally:
+            model.train(was_training)
+        if not torch.allclose(mean, of_batch, rtol=1e-3, atol=1e-6):
+            raise NotPerExample(
+                "the loss that the model computes for several rows is not the mean of what it "
+                f"computes for each alone: rows depend on each other in it. {_FIX}"
+            )
+
+    def _parts(self, model: Any, leaves: list[Tensor]) -> Tensor:
+        """The value of each term for each example, shape (terms, batch); of a loss of the model, of
+        all rows as one.
+        """
+        rows = len(leaves[0])
         dtype = next(
             (weight.dtype for weight in model.parameters() if weight.is_floating_point()),
             torch.float32,
         )
         values: list[list[Any]] = []
-        for entry in self._tape:
+        for entry in self.tape:
             values.append(_compute(entry, model, leaves, values, dtype))
         each = []
-        for term in self._terms:
-            output = values[term.ref.entry][term.ref.output].reshape(rows, -1)
+        for term in self.terms:
+            output = values[term.ref.entry][term.ref.output]
+            output = output.expand(rows, 1) if term.of_model else output.reshape(rows, -1)
+            output = output if output.is_floating_point() else output.to(dtype)
             each.append(term.factor * (output.sum(1) if term.summed else output.mean(1)))
-        return torch.stack(each).sum(0)
+        return torch.stack(each)
 
 
 def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
@@ -124,6 +160,11 @@ def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
         raise NotPerExample(
             "backward was given a gradient, a weight for each value: what weighs examples has to "
             "be part of the loss. Multiply the loss by the weights, and call .mean().backward()"
+        )
+    if loss.numel() != 1 and gradient is None:
+        raise NotPerExample(
+            f"backward was called of {loss.numel()} values: expected one number, the mean over the "
+            f"batch. {_FIX}"
         )
     terms = list(_terms(turn.tape, loss.ref, 1.0)) if gradient is None else [Term(0.0, loss.ref)]
     needed = sorted(_ancestors(turn.tape, [term.ref.entry for term in terms]))
@@ -179,7 +220,7 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         and len(args) < 2
         and not {"dim", "axis"} & set(kwargs)
     ):
-        yield Term(factor, operand)
+        yield from _of_mean(tape, operand, factor)
     elif name == "sum":
         raise _sum()
     elif (
@@ -205,8 +246,25 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         yield from _terms(tape, operand, -factor)
     elif name in _SAME and isinstance(operand, Ref):
         yield from _terms(tape, operand, factor)
+    elif entry.function is None:
+        yield Term(factor, ref, of_model=True)
     else:
         raise _unknown(name)
+
+
+def _of_mean(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
+    """The mean of a sum is the sum of the means, whichever shapes were broadcast: each part is
+    taken by itself, so that no example is beside another.
+    """
+    entry = tape[ref.entry]
+    args, kwargs = _arguments(entry) if entry.name in _SIGNS else ((), {})
+    sides = [side for side in args if isinstance(side, Ref)]
+    if len(args) != 2 or kwargs or not all(side in sides or _is_number(side) for side in args):
+        yield Term(factor, ref)
+        return
+    for side, sign in zip(args, _SIGNS[entry.name], strict=True):
+        if isinstance(side, Ref):
+            yield from _of_mean(tape, side, sign * factor)
 
 
 def _sum() -> NotPerExample:
@@ -266,6 +324,14 @@ def _drop_reduction(entry: Entry) -> Entry:
     }
     values, structure = torch.utils._pytree.tree_flatten(((), {**named, "reduction": "none"}))
     return replace(entry, values=values, structure=structure)
+
+
+def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Three rows of this shape and type; whole numbers are 0 and 1."""
+    shape = (3, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.randn(shape, generator=generator).to(like)
+    return torch.randint(0, 2, shape, generator=generator).to(like)
 
 
 def _ancestors(tape: list[Entry], waiting: list[int]) -> set[int]:

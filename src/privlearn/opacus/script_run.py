@@ -5,22 +5,30 @@ privlearn.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from privlearn._checks import checked, count
+from privlearn._checks import quoted
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput
+from privlearn.opacus.logical_batch import LogicalBatch
+from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings, ScriptedRun
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
-from privlearn.training.run import Run
+from privlearn.opacus.strange_attributes import refuse_reading, refuse_writing
+from privlearn.training.clip_only import ClipOnlyRun
 from privlearn.training.task import Batch, Epoch
 
 #: The public length of rows in a first batch: of tokens and images, and of sequences of floats.
@@ -38,84 +46,136 @@ class ScriptRun:
 
     Args:
         run: whose steps the script takes.
+        remake: makes it again, before the first batch: see `PlannedSettings`.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
     Attributes:
+        planned: the noise multiplier and the clipping norm, which the script may set before the
+            first batch.
         divisor: the expected batch size, which sums are divided by.
-        noise_multiplier: of the epoch under way, or of the first one.
+        is_last_step_skipped: whether the script's last step was that of a physical batch that is
+            not the last one of its batch: no step was taken.
+        gradients: what the last step left that zero_grad() was not called for: "released" ones, or
+            none, "skipped".
     """
 
-    def __init__(self, run: Run, *, batch_first: bool) -> None:
-        self.run, self._batch_first = run, batch_first
+    def __init__(
+        self,
+        run: ScriptedRun,
+        remake: Callable[..., ScriptedRun],
+        *,
+        batch_first: bool,
+    ) -> None:
+        self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
+        self._file: ScriptCheckpoint | None = None
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
-        self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
-        self._batch: Batch | None = None
+        self._batch: LogicalBatch | None = None
         self._first_length: int | None = None  # that rows were brought to
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
-        self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
-        self._epochs: Iterator[Epoch] = iter(run)
+        self.is_last_step_skipped = False
+        self.gradients: str | None = None
+        self._epochs: Iterator[Epoch] | None = None
         self._current: Iterator[Batch] = iter(())
 
-    def epoch(self) -> Iterator[Any]:
+    @property
+    def run(self) -> ScriptedRun:
+        """The run, by a plan that has what the script set so far."""
+        return self.planned.run
+
+    def epoch(self, most: int | None = None) -> Iterator[Any]:
         """The batches of the next epoch, or what is left of one that was left, as the script's
         loader would give them.
+
+        Args:
+            most: rows that are handed out at once; None: a batch is handed out whole.
 
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
-        batch: Batch | None = self._batch or self._draw()
-        while batch is not None:
-            yield self._hand_out(batch)
-            if self._batch is not None:
+        if self._batch is None:
+            self._draw_first()
+        while self._batch is not None or self._draw():
+            yield self._hand_out(most)
+            if self._turn is not None and self._loss is None and self._turn.loss is None:
+                yield from self._rows_in_order(most)
+                return
+            if self._turn is not None:
                 raise _without_step()
-            batch = next(self._current, None)
         self._begin_next()
 
-    def _draw(self) -> Batch:
+    def _rows_in_order(self, most: int | None) -> Iterator[Any]:
+        """The rest of a pass in which a script takes no step, before its first one: rows to look
+        at, in the order of the data. They are on no tape, so no step can be taken on them, and the
+        batch that was drawn comes again.
+        """
+        assert self._batch is not None
+        rows, padding = self._batch.batch.rows, getattr(self._batch.batch.rows, "padding", None)
+        size = most or max(1, round(self.divisor))
+        for start in range(size, len(rows), size):
+            numbers = np.arange(start, min(start + size, len(rows)))
+            leaves, _ = _together(self._batch.batch, numbers, padding, None)
+            yield nested(self._as_the_script(leaves, rows.inputs), rows.structure)
+
+    def _as_the_script(self, leaves: list[Any], inputs: int) -> list[Any]:
+        """With the rows of inputs along the axis on which the script expects them."""
+        if self._batch_first:
+            return leaves
+        turned = [leaf.transpose(0, 1) if leaf.dim() > 1 else leaf for leaf in leaves[:inputs]]
+        return turned + leaves[inputs:]
+
+    def _draw(self) -> bool:
+        """Draw the next batch of the epoch, if there is one."""
         batch = next(self._current, None)
-        if batch is None:
-            self._begin_next()
-            batch = next(self._current, None)
-        if batch is None:
+        if batch is not None:
+            own = self.run.session.world.own(batch.sample.indices)
+            self._batch = LogicalBatch(batch, own)
+        return batch is not None
+
+    def _draw_first(self) -> None:
+        """Draw the next batch of the run, be it of the next epoch."""
+        if self._draw():
+            return
+        self._begin_next()
+        if not self._draw():
             raise BadInput(
                 f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
                 "cost is spent. Give make_private as many epochs= as there are passes over the "
                 "loader"
             )
-        return batch
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
+        self._epochs = iter(self.run) if self._epochs is None else self._epochs
         epoch = next(self._epochs, None)
         self._current = iter(()) if epoch is None else iter(epoch)
         if epoch is not None:
-            self.noise_multiplier = epoch.noise_multiplier
+            self.planned.begin_epoch(epoch.number)
 
-    def _hand_out(self, batch: Batch) -> Any:
-        """The rows of a batch, recorded, in the nest that the collate function makes."""
+    def _hand_out(self, most: int | None) -> Any:
+        """The rows of a batch, or some of them, recorded, in the nest that the collate function
+        makes.
+        """
+        assert self._batch is not None
+        self.planned.require_planned(self._batch.batch.epoch)
+        batch, indices = self._batch.batch, self._batch.next_rows(most)
         self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
-        self._first_length = (
-            _public_length(batch.rows.like, padding) if self._loss is None else None
-        )
-        leaves, rows = _together(batch, padding, self._first_length)
-        if self._loss is None:
-            leaves, rows = _at_size(leaves, max(1, round(self.divisor)))
-        self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
+        # without noise nothing has to be hidden
+        is_first = self._loss is None and self.planned.adds_noise
+        self._first_length = _public_length(batch.rows.like, padding) if is_first else None
+        leaves, rows = _together(batch, indices, padding, self._first_length)
+        if is_first:
+            expected = max(1, round(self.divisor / self.run.session.world.size))
+            leaves, rows = _at_size(leaves, min(most or expected, expected))
+        self._turn = turn = Turn(rows, self._watch, self._on_backward)
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
-        if not self._batch_first:
-            inputs = batch.rows.inputs
-            recorded[:inputs] = [
-                tensor.transpose(0, 1) if tensor.dim() > 1 else tensor
-                for tensor in recorded[:inputs]
-            ]
-        return nested(recorded, batch.rows.structure)
+        return nested(self._as_the_script(recorded, batch.rows.inputs), batch.rows.structure)
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's output; of a batch of the run it is computed without a graph, and what the
@@ -147,51 +207,145 @@ class ScriptRun:
             raise BadInput(
                 "backward() was called twice for one batch: each example's gradient is clipped "
                 "once, for all that it adds. Add the losses up and call (loss1 + "
-                "loss2).backward(); gradients of several batches can't be accumulated, take a "
-                "larger batch_size"
+                "loss2).backward(), before optimizer.step()"
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
     def step(self) -> None:
-        """Clip, charge, noise, and the optimizer's own step."""
-        turn, batch = self._turn, self._batch
-        if turn is None or batch is None or turn.loss is None:
+        """Clip, charge, noise, and the optimizer's own step; of a physical batch that is not the
+        last one of its batch, nothing.
+        """
+        turn, in_hand = self._turn, self._batch
+        if turn is None or in_hand is None or turn.loss is None:
             raise BadInput(
                 "optimizer.step() was called without a loss of the batch: a batch of the loader is "
                 "good for one step, and loss.backward() has to come before it, of a loss of the "
                 "private model's output for this batch"
             )
+        self.planned.require_planned(in_hand.batch.epoch)
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
             self._require_new(loss)
         else:
             loss = self._loss
+        self.is_last_step_skipped = not in_hand.is_last()
+        if self.is_last_step_skipped:
+            in_hand.pass_rows()
+            self._end(turn, loss)
+            return
+        batch = in_hand.batch
         self.run.step(batch, loss)
-        self._loss = loss
+        self._batch = None
+        self._end(turn, loss)
+
+    def _end(self, turn: Turn, loss: ScriptLoss) -> None:
+        """The script is through with what it was handed."""
         turn.close()
-        self._turn = self._batch = None
+        self._turn, self._loss = None, loss
 
     def _require_new(self, loss: ScriptLoss) -> None:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
-        if self._loss is not None and loss.same_as(self._loss, numbers=False):
+        if self._loss is not None:
             raise BadInput(
                 "a number or a tensor in the loss is another than for the batch before: it may "
                 "follow from the batch's rows, and would couple them. Compute it from the batch "
                 "with PyTorch's operations; for one that changes with time use pv.make_private"
+                if loss.same_as(self._loss, numbers=False)
+                else "the loss has another form than before: which one a batch gets may follow "
+                "from how many rows or physical batches there were. Compute the loss of all "
+                "batches alike; for one that changes with time use pv.make_private"
             )
-        if self._loss is not None and not loss.numbers() <= self._numbers:
-            raise BadInput(
-                "the loss has another form than before, with a number or a tensor that the first "
-                "one did not have. It may follow from how many rows the batch has: use the same "
-                "numbers, or pv.make_private"
-            )
-        self._numbers |= loss.numbers()
+        if loss.is_of_model and self._fixed is not None and self._batch is not None:
+            with self._fixed.holding():
+                loss.require_mean(self.run.model, self._batch.batch.rows.like)
         if loss.late:
             raise BadInput(
                 "the loss was made after a number was read out of a batch (item(), print, numpy, "
                 "no_grad), from which it could follow. For the first batch compute the loss first, "
                 "and read numbers then; for a loss that changes use pv.make_private"
             )
+
+    def save(self, path: str | Path, values: Mapping[str, Any]) -> None:
+        """Keep the run in a file, from here on, with values of the script.
+
+        Raises:
+            BadInput: no step was taken yet, one is under way, or the run is kept in another file;
+                or something can't be saved.
+        """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "save_checkpoint was called, and noise_multiplier is 0: a run without noise is for "
+                "finding faults, and is not saved. torch.save(module.state_dict(), FILE) keeps the "
+                "weights"
+            )
+        if self.run.session.world.size > 1:
+            raise BadInput(
+                "save_checkpoint was called, and there are several processes: it takes one. "
+                "torch.save(module.state_dict(), FILE) keeps the weights; to go on with a run on "
+                "several use pv.make_private(checkpoint=FILE)"
+            )
+        if self._loss is None or self._batch_is_begun():
+            raise BadInput(
+                "save_checkpoint was called before the first step, or between backward() and the "
+                "step of a whole batch: a checkpoint holds the run as it is after a step. Call it "
+                "after optimizer.step(), at the end of an epoch for example"
+            )
+        file = self._file or ScriptCheckpoint(path)
+        if file.path != Path(path):
+            raise BadInput(
+                f"the run is kept in {quoted(str(file.path))}, and a second file would let its "
+                "steps be taken twice: give save_checkpoint the same path each time"
+            )
+        file.loss, file.values = self._loss, values
+        file.microbatch = self.run.config.microbatch
+        if self._file is None:
+            self.run.keep_in(file)
+            self._file = file
+        file.due = True
+        try:
+            self.run.save_checkpoint()
+        finally:
+            file.due = False
+
+    def _batch_is_begun(self) -> bool:
+        return (self._batch is not None and self._batch.begun) or (
+            self._turn is not None and self._turn.loss is not None
+        )
+
+    def load(self, path: str | Path) -> Mapping[str, Any]:
+        """Go on with the run in a file, in place of the one that was made; the script's values.
+
+        Raises:
+            BadInput: a batch was drawn already, or the file holds another run, or none.
+        """
+        if isinstance(self.run, ClipOnlyRun):
+            raise BadInput(
+                "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
+                "not saved. Give the noise of the run that is to go on"
+            )
+        if self._file is not None and self._file.path == Path(path) and self._epochs is None:
+            return self._file.values  # make_private was given the file
+        if self.run.session.state != "not begun":
+            raise BadInput(
+                "load_checkpoint was called after a batch was drawn: expected the engine as "
+                "make_private left it, since a run goes on with the noise that it would have had. "
+                "Call it before the first pass over the loader"
+            )
+        file = ScriptCheckpoint.load(path)
+        config = self.run.config
+        self.planned.remake(**file.resumed({"config": config}))
+        try:
+            self.go_on(file)
+        except BaseException:
+            self.planned.remake(config=config)  # the optimizer serves the run that was made last
+            raise
+        return file.values
+
+    def go_on(self, file: ScriptCheckpoint) -> None:
+        """Continue the run in a file, with which it was made."""
+        self.run.begin()
+        self.planned.begin_epoch(self.run.epoch)
+        self._loss, self._file = file.loss, file
 
     def compute_at_once(self, rows: int) -> None:
         """Compute so many examples at once, from the first step on.
@@ -209,9 +363,10 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an "
-        "empty one, too. Call loss.backward() and optimizer.step() for every batch; to save memory "
-        "give microbatch="
+        "no optimizer.step() was taken on the batch before: call loss.backward() and "
+        "optimizer.step() for every batch, an empty one, too. To add up the gradients of K "
+        "batches, give the DataLoader K times the batch_size, and take its batches from "
+        "BatchMemoryManager"
     )
 
 
@@ -228,14 +383,14 @@ def _public_length(row: Sequence[Tensor], padding: Padding | None) -> int | None
 
 
 def _together(
-    batch: Batch, padding: Padding | None, length: int | None
+    batch: Batch, indices: NDArray[np.int64], padding: Padding | None, length: int | None
 ) -> tuple[list[Tensor], int]:
-    """The rows of a batch, padded to the longest, or brought to a length; one that can't be made is
+    """Rows of a batch, padded to the longest, or brought to a length; one that can't be made is
     left out.
     """
     rows: Any = batch.rows
     fetched = []
-    for number in batch.sample.indices.tolist():
+    for number in indices.tolist():
         with suppress(Exception):
             fetched.append(rows.fetch(torch.tensor([number])))
     if padding is not None:
@@ -277,6 +432,15 @@ class PrivateModule(nn.Module):
         """The model's output."""
         return self.__dict__["_script"].forward(args, kwargs)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the model: what the last step released is forgotten."""
+        self.__dict__["_script"].gradients = None
+        self._module.zero_grad(set_to_none)
+
+    def to_standard_module(self) -> nn.Module:
+        """The model that was given, which is trained in place."""
+        return self._module
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -288,6 +452,10 @@ class PrivateModule(nn.Module):
         return copy.deepcopy(self._module, memo)
 
 
+#: What a script, or torch, may set on a private optimizer.
+_SETTABLE = {NOISE, NORM, "defaults", "step"}
+
+
 @final
 class PrivateOptimizer(torch.optim.Optimizer):
     """An optimizer whose step is a step of the run: parameters, state and groups are those of the
@@ -296,29 +464,91 @@ class PrivateOptimizer(torch.optim.Optimizer):
     Attributes:
         original_optimizer: that one.
         expected_batch_size: what sums are divided by.
-        max_grad_norm: the clipping norm.
+        planned: the noise multiplier and the clipping norm, for schedulers.
     """
 
-    def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
-        self.original_optimizer, self._script = optimizer, script
-        self.expected_batch_size = script.divisor
-        self.max_grad_norm = script.run.plan.clip.clip_norm
-        self.defaults = optimizer.defaults
-        self._follow()
+    original_optimizer: torch.optim.Optimizer
+    planned: PlannedSettings
+    step_hook: Callable[[PrivateOptimizer], Any] | None
+    _script: ScriptRun
 
-    def _follow(self) -> None:
-        self.param_groups, self.state = (
-            self.original_optimizer.param_groups,
-            self.original_optimizer.state,
+    def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
+        vars(self).update(
+            original_optimizer=optimizer,
+            expected_batch_size=script.divisor,
+            planned=script.planned,
+            defaults=optimizer.defaults,
+            step_hook=None,
+            _script=script,
         )
 
     @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Those of the optimizer that was given."""
+        groups: list[dict[str, Any]] = self.original_optimizer.param_groups
+        return groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """That of the optimizer that was given."""
+        return self.original_optimizer.state
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return [
+            each for group in self.param_groups for each in group["params"] if each.requires_grad
+        ]
+
+    @property
+    def accumulated_iterations(self) -> int:
+        """How many batches there are to a step: one."""
+        return 1
+
+    def attach_step_hook(self, fn: Callable[[PrivateOptimizer], Any]) -> None:
+        """Call a function with this optimizer before each of its steps, when gradients are clipped,
+        noised and charged. A second one takes the place of the first.
+        """
+        vars(self)["step_hook"] = fn
+
+    def register_step_pre_hook(self, hook: Any) -> Any:
+        """As of the optimizer that was given."""
+        return self.original_optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> Any:
+        """As of the optimizer that was given."""
+        return self.original_optimizer.register_step_post_hook(hook)
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse_reading("optimizer", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch's schedulers wrap `step`, and note in private names that they did
+        if not (name in _SETTABLE or name.startswith("_")):
+            raise refuse_writing("optimizer", name, value)
+        super().__setattr__(name, value)
+
+    @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of the epoch."""
-        return self._script.noise_multiplier
+        """The noise multiplier of the epoch; it may be set before the first batch."""
+        return self.planned.value(NOISE)
+
+    @noise_multiplier.setter
+    def noise_multiplier(self, value: float) -> None:
+        self.planned.set(NOISE, value)
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The clipping norm of the epoch; it may be set before the first batch."""
+        return self.planned.value(NORM)
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: float) -> None:
+        self.planned.set(NORM, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of the optimizer that was given: between steps there are no gradients."""
+        """As of the optimizer that was given: what the last step released is forgotten."""
+        self._script.gradients = None
         self.original_optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -329,8 +559,63 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._script.step()
+        self._require_cleared()
+        released: list[Tensor | None] = []
+
+        def keep(*_: Any) -> None:
+            if self.step_hook is not None:
+                self.step_hook(self)
+            released.extend(
+                None if each.grad is None else each.grad.clone() for each in self.params
+            )
+
+        hook = self.original_optimizer.register_step_pre_hook(keep)
+        try:
+            self._script.step()
+        finally:
+            hook.remove()
+        self._script.gradients = "released" if released else "skipped"
+        for parameter, gradient in zip(self.params, released, strict=False):
+            parameter.grad = gradient
         return loss
+
+    def _require_cleared(self) -> None:
+        """Refuse a step whose gradients a script did not keep apart from those of the last one."""
+        left = self._script.gradients
+        if left == "skipped" or (
+            left == "released" and any(each.grad is not None for each in self.params)
+        ):
+            raise BadInput(
+                "zero_grad() was not called since the last step: gradients of several steps are "
+                "not added up. Call optimizer.zero_grad() once for each batch, before backward() "
+                "or after step()"
+            )
+
+    @property
+    def is_last_step_skipped(self) -> bool:
+        """Whether the last step was that of a physical batch that is not the last one of its
+        batch: no step was taken, and no scheduler may be called.
+        """
+        return bool(self._script.is_last_step_skipped)
+
+    _is_last_step_skipped = is_last_step_skipped
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refused: a loader in a `BatchMemoryManager` decides which steps are skipped. In a run
+        without noise the optimizer leaves the next step out.
+
+        Raises:
+            BadInput: the run adds noise.
+        """
+        run = self._script.run
+        if isinstance(run, ClipOnlyRun):
+            run.skips.append(do_skip)
+            return
+        raise BadInput(
+            "signal_skip_step was called: the price of a step is that of the batch that was drawn, "
+            "so no other steps can be skipped. Give the DataLoader the whole batch_size, and take "
+            "its batches from BatchMemoryManager(max_physical_batch_size=...), which skips itself"
+        )
 
     def state_dict(self) -> Any:
         """That of the optimizer that was given."""
@@ -339,7 +624,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load it there."""
         self.original_optimizer.load_state_dict(state_dict)
-        self._follow()
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self.original_optimizer!r})"
@@ -351,16 +635,20 @@ class PrivateLoader:
     private.
 
     Attributes:
+        original_loader: the loader that was given.
         dataset: the rows.
         batch_size: the expected one.
     """
 
-    def __init__(self, script: ScriptRun, dataset: Any) -> None:
-        self._script, self.dataset = script, dataset
+    def __init__(self, script: ScriptRun, loader: Any) -> None:
+        self._script, self.original_loader, self.dataset = script, loader, loader.dataset
         self.batch_size = max(1, round(script.divisor))
 
     def __iter__(self) -> Iterator[Any]:
         return self._script.epoch()
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse_reading("loader", name)
 
     def __len__(self) -> int:
         return self._script.run.steps_per_epoch
@@ -370,34 +658,7 @@ class PrivateLoader:
         """The expected share of the rows in a batch."""
         return float(self._script.divisor / self._script.run.examples)
 
-
-@final
-class BatchMemoryManager:
-    """A block in which so many examples are computed at once. The loader still hands out whole
-    batches, one a step.
-
-    Args:
-        data_loader: the private one.
-        max_physical_batch_size: examples at once.
-        optimizer: the private one.
-    """
-
-    @checked
-    def __init__(
-        self,
-        *,
-        data_loader: PrivateLoader,
-        max_physical_batch_size: int,
-        optimizer: PrivateOptimizer,
-    ) -> None:
-        self._loader, self._size = (
-            data_loader,
-            count("max_physical_batch_size", max_physical_batch_size),
-        )
-
-    def __enter__(self) -> PrivateLoader:
-        self._loader._script.compute_at_once(self._size)
-        return self._loader
-
-    def __exit__(self, *error: object) -> None:
-        """The number stays: the result is the same."""
+    @property
+    def ledger(self) -> Ledger:
+        """What its run is charged to."""
+        return self._script.run.ledger

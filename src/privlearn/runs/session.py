@@ -250,6 +250,7 @@ class TrainingSession(Session):
         self.declared_rates: list[str] = []
         self.repeats = self._notes_of(file)
         self._open = self._stopped = self.left = False
+        self._held = ExitStack()  # what is held while the run is under way
         self._draws: Draws | None = None
 
     def _notes_of(self, file: Checkpoint | None) -> Notes:
@@ -287,6 +288,7 @@ class TrainingSession(Session):
         """
         self._require_counted()
         with ExitStack() as held:
+            self._held = held
             if file := self.file:
                 self.world.once(
                     lambda: held.enter_context(file.alone()), "the lock of the checkpoint"
@@ -309,6 +311,31 @@ class TrainingSession(Session):
                 self._open = False
             if self.charged:
                 self.ledger.settle()
+
+    def keep_in(self, file: Checkpoint) -> None:
+        """Keep a run that has begun in a file from here on: what later noise is drawn for is noted
+        beside it. Nothing is written before `keep` or `keep_epochs`.
+
+        Raises:
+            BadInput: the run has not begun, or was left; another one is in the file; it has a file
+                already, or several processes; or its keys outlive it.
+        """
+        if not self.complete:
+            self.require_open()
+        if self.file or self.world.size > 1 or self.streams.noise.secret is not None:
+            raise BadInput(
+                "a run that is under way is kept in one file, in one process, and with streams of "
+                "its own: give checkpoint= when the run is made, or leave the other ones out"
+            )
+        if self.complete:  # nothing follows that could be noted
+            with file.alone():
+                self.file = file
+            return
+        self._held.enter_context(file.alone())
+        file.path.unlink(missing_ok=True)  # of another run, whose notes go next
+        self.file, self.repeats = file, self._notes_of(file)
+        self.repeats.forget()
+        self._watch()
 
     def _begin(self) -> None:
         plan, event = self.plan, self.plan.event()
@@ -571,6 +598,11 @@ class TrainingSession(Session):
         ):
             self._save(step)
 
+    def keep_epochs(self, epochs: int) -> None:
+        """Write a checkpoint between two epochs: all of so many were released, nothing after."""
+        self._epoch, self._drawn_from = epochs, self.streams.state()["sampling"]
+        self._save(0)
+
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED`
         steps, or `now`.
@@ -698,9 +730,8 @@ class TrainingSession(Session):
 
     def end(self, epochs: int) -> None:
         """Nothing is left to release: the last checkpoint is written."""
-        self._epoch, self._drawn_from = epochs, self.streams.state()["sampling"]
         self.complete = True
-        self._save(0)
+        self.keep_epochs(epochs)
 
     def _save(self, step: int, *, left: bool = False) -> None:
         if self.file is None or not (self.keeps or self._writes_shards):

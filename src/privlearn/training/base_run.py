@@ -22,6 +22,7 @@ from privlearn.core.accounting.guarantee import Guarantee
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_state import first
 from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.result import Result
 from privlearn.runs.session import Part, TrainingSession
@@ -62,6 +63,12 @@ class BaseRun(Described):
     def config(self) -> ComputeConfig:
         """How the run computes."""
         return self.task.compute
+
+    @property
+    def clip_norm(self) -> float:
+        """The clipping norm of the last step, or that of the first one before it: public."""
+        norm: float = self.plan.clip.clip_norm
+        return norm if self.task.loss is None else self.task.gradients.clip_norm
 
     @property
     def steps_done(self) -> int:
@@ -170,17 +177,32 @@ class BaseRun(Described):
             )
         parts |= {f"scheduler {number}": each for number, each in enumerate(schedulers)} | others
 
-    def save_checkpoint(self) -> None:
-        """Write the checkpoint, if there is one, between two steps of an epoch, whether it is time
-        or not.
+    def keep_in(self, checkpoint: Checkpoint) -> None:
+        """Let a checkpoint keep a run that is under way, from here on: `save_checkpoint` writes it.
 
-        Between two epochs nothing is written: a resumed run repeats the steps since the checkpoint
-        before, with the same noise.
+        Args:
+            checkpoint: a file that no other run is in; what it holds is replaced.
+
+        Raises:
+            BadInput: the run has one already, has not begun, or was left; or it has no loss yet,
+                several processes, or keys that outlive it.
         """
-        epoch = self._epoch
-        if epoch is not None and epoch.begun and not epoch.done:
-            step = self.steps_done - epoch.number * self.steps_per_epoch
-            self.session.keep(step, now=True)
+        self.task.use(None, self.session)
+        self.session.keep_in(checkpoint)
+        self.task.note_facts(self.session)
+
+    def save_checkpoint(self) -> None:
+        """Write the checkpoint, if there is one, between two steps, whether it is time or not.
+
+        A resumed run repeats the steps since then, with the same noise.
+        """
+        session, epoch = self.session, self._epoch
+        if session.complete:
+            session.keep(0, now=True)
+        elif epoch is not None and epoch.begun and not epoch.done:
+            session.keep(self.steps_done - epoch.number * self.steps_per_epoch, now=True)
+        elif epoch is not None and not epoch.begun:
+            session.keep_epochs(self.epoch)
 
     def set_microbatch(self, examples: int) -> None:
         """Compute so many examples at once, before the first step of a run whose loss comes with
@@ -243,7 +265,8 @@ class BaseRun(Described):
             return []
         if plan.filter is not None:
             return [plan.filter] if session.first == (0, 0) else []
-        epoch, step = divmod(self._steps_saved, self.steps_per_epoch)
+        assert session.saved is not None
+        epoch, step = session.saved.plain["epoch"], session.saved.plain["step"]
         noise = plan.noise_multipliers()
         new = session.first == (0, 0)  # else whole epochs are charged already
         whole = [plan.epoch_event(each) for each in noise[:epoch]] if new else []

@@ -145,6 +145,7 @@ class Run(BaseRun):
         require_batch(batch)
         batch.require_unused(session)
         task.use(loss, session)
+        task.gradients.at(batch.epoch)
         with session.generators(), self._descent.step(task.sums):
             task.watch.begin(len(session.world.own(batch.sample.indices)), task.gradients.clip_norm)
             # private, and bounded

@@ -100,6 +100,7 @@ class Task:
     gradients: ClippedGradients
     losses_take_model = False
     made_up: Callable[[Any], Any] | None = None
+    _public_facts: dict[str, Any]
 
     def __init__(
         self,
@@ -355,7 +356,6 @@ class Task:
         """Public values of the run, for its certificate; a resumed run must have them in common
         with it.
         """
-        copies = self.compute.augmentation
         public_facts = {
             **training_facts(
                 self.examples,
@@ -368,24 +368,30 @@ class Task:
             **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
+        self._public_facts = dict(public_facts)
         if session.file or session.world.size > 1:
-            # A resumed run, or another process, must have these in common with this one. The key of
-            # the noise follows from them.
-            from privlearn.runs.checkpoint import facts
-            from privlearn.runs.code_digest import code_digest
-
-            session.facts = facts(
-                self.network,
-                self.loss,
-                _pick_rows(self.rows) if self.indexed else (self.front.rows, self.y),
-                self.persons,
-                self.validation,
-                copies.transform if copies else None,
-                plan=self.plan,
-                **{**self.compute.compared(), **public_facts},
-            )
-            session.code = {"code": code_digest(self.loss, copies, self.network)}
+            self.note_facts(session)
         return public_facts
+
+    def note_facts(self, session: TrainingSession) -> None:
+        """Say what a resumed run, or another process, must have in common with this one. The key of
+        the noise follows from it.
+        """
+        from privlearn.runs.checkpoint import facts
+        from privlearn.runs.code_digest import code_digest
+
+        copies = self.compute.augmentation
+        session.facts = facts(
+            self.network,
+            self.loss,
+            _pick_rows(self.rows) if self.indexed else (self.front.rows, self.y),
+            self.persons,
+            self.validation,
+            copies.transform if copies else None,
+            plan=self.plan,
+            **{**self.compute.compared(), **self._public_facts},
+        )
+        session.code = {"code": code_digest(self.loss, copies, self.network)}
 
     def model(self) -> nn.Sequential:
         """The network behind its front, for evaluation, where it was; on the processor if a device

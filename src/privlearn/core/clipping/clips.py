@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from privlearn._checks import between, count, one_of
-from privlearn._public import is_own, kinds, registered
-from privlearn.errors import UnsoundExtension
+from privlearn._public import OMITTED, is_own, is_registered, kinds, registered
+from privlearn.core.schedules import Schedule, spec
+from privlearn.errors import BadInput, UnsoundExtension
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,18 +57,80 @@ class Clip:
                 room for rounding.
         """
 
+    def at(self, epoch: int) -> float | None:
+        """The clipping norm of an epoch, counted from 0, where a public schedule sets one for each;
+        None: none does.
+        """
+        return None
+
+    @property
+    def moves(self) -> bool:
+        """Whether steps may have other clipping norms than the first one."""
+        return False
+
+    def text(self) -> str:
+        """What a model card says of it."""
+        return f"{self.kind}, norm {self.clip_norm:g}"
+
+
+@dataclass(frozen=True)
+class ScheduledClip(Clip):
+    """An interface: a clip whose norm may follow a public schedule, epoch by epoch.
+
+    Guarantee: each sum's sensitivity is that of the norm it was clipped to, and the noise follows
+    that. So a schedule costs nothing: what is charged depends on the noise multiplier alone.
+
+    Attributes:
+        clip_norm: that of the first epoch.
+        schedule: the norm of epoch t is clip_norm x schedule(t) / schedule(0); None: it stays. One
+            of privlearn's, or of a registered class.
+    """
+
+    clip_norm: float
+    schedule: Schedule | None = field(default=None, kw_only=True, metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        between("clip_norm", self.clip_norm, *_NORMS)
+        if self.schedule is None:
+            return
+        if not isinstance(self.schedule, Schedule) or not is_registered(self.schedule):
+            raise BadInput(
+                f"the clip's schedule is {repr(self.schedule)[:60]}: expected one that is known "
+                "beforehand, such as pv.schedules.Exponential(k=0.01) or "
+                "pv.schedules.PerEpoch((1.0, 0.5))"
+            )
+
+    def at(self, epoch: int) -> float | None:
+        """The clipping norm of an epoch.
+
+        Raises:
+            BadInput: it falls to nothing, or grows beyond what is computed with.
+        """
+        if self.schedule is None:
+            return None
+        norm = self.clip_norm * (self.schedule(epoch) / self.schedule(0))
+        return between(f"the clipping norm of epoch {epoch}", norm, *_NORMS)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it has a schedule."""
+        return self.schedule is not None
+
+    def text(self) -> str:
+        """What a model card says of it."""
+        said = f"{self.kind}, norm {self.clip_norm:g}"
+        return said if self.schedule is None else f"{said} at first, {spec(self.schedule)}"
+
 
 @final
 @registered
 @dataclass(frozen=True)
-class Flat(Clip):
-    """Clip each example's whole gradient to L2 norm `clip_norm` (Abadi et al. 2016)."""
+class Flat(ScheduledClip):
+    """Clip each example's whole gradient to L2 norm `clip_norm` (Abadi et al. 2016), which may
+    follow a `schedule`.
+    """
 
-    clip_norm: float
     kind: ClassVar[str] = "flat"
-
-    def __post_init__(self) -> None:
-        between("clip_norm", self.clip_norm, *_NORMS)
 
     def norm(self, clip_norm: float, layers: int) -> float:
         """The largest norm of what one example adds."""
@@ -81,18 +144,19 @@ class Flat(Clip):
 @final
 @registered
 @dataclass(frozen=True)
-class PerLayer(Clip):
+class PerLayer(ScheduledClip):
     """Clip each example's gradient layer by layer, each to `clip_norm` (a layer's weight and bias
     are one group).
 
     With L layers the whole has norm up to clip_norm sqrt(L), and the noise follows that.
+
+    Attributes:
+        parameters: whether each parameter is a group of its own, a layer's bias, too; L is then
+            their number.
     """
 
-    clip_norm: float
+    parameters: bool = field(default=False, kw_only=True, metadata=OMITTED)
     kind: ClassVar[str] = "layer"
-
-    def __post_init__(self) -> None:
-        between("clip_norm", self.clip_norm, *_NORMS)
 
     def norm(self, clip_norm: float, layers: int) -> float:
         """The largest norm of what one example adds."""
@@ -148,12 +212,15 @@ class Quantile(Clip):
         quantile: the share of gradients that is to stay unclipped.
         rate: how fast it follows.
         share: how much of the release is the count's.
+        least, most: the clip stays between them.
     """
 
     clip_norm: float
     quantile: float = 0.5
     rate: float = 0.2
     share: float = 0.1
+    least: float = field(default=_NORMS[0], kw_only=True, metadata=OMITTED)
+    most: float = field(default=_NORMS[1], kw_only=True, metadata=OMITTED)
     kind: ClassVar[str] = "quantile"
 
     def __post_init__(self) -> None:
@@ -161,6 +228,13 @@ class Quantile(Clip):
         between("quantile", self.quantile, 0.0, 1.0)
         between("rate", self.rate, 0.0, 10.0)
         between("share", self.share, 1e-3, 1.0)
+        between("least", self.least, _NORMS[0], self.clip_norm)
+        between("most", self.most, self.clip_norm, _NORMS[1])
+
+    @property
+    def moves(self) -> bool:
+        """It follows the norms."""
+        return True
 
     def norm(self, clip_norm: float, layers: int) -> float:
         """The largest norm of what one example adds, the count included."""
@@ -183,7 +257,7 @@ class Quantile(Clip):
         """
         unclipped = 0.5 + count / (2 * self.share * clip_norm * batch)
         step = math.exp(-self.rate * (min(max(unclipped, 0.0), 1.0) - self.quantile))
-        return min(max(clip_norm * min(max(step, 0.5), 2.0), _NORMS[0]), _NORMS[1])
+        return min(max(clip_norm * min(max(step, 0.5), 2.0), self.least), self.most)
 
 
 def named(name: str, clip_norm: float) -> Clip:

@@ -125,7 +125,7 @@ class ClippedGradients:
             it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
-        clip_norm: the current one; only `Quantile` moves it.
+        clip_norm: the current one; `Quantile` and a clip's schedule move it.
     """
 
     def __init__(
@@ -178,7 +178,8 @@ class ClippedGradients:
         self._autocast, self._loss, self._observe = autocast, loss, observe
         # or on earlier batches
         self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)
-        layers = [name.rpartition(".")[0] for name in self.parameters]
+        parted = isinstance(clip, PerLayer) and clip.parameters
+        layers = [name if parted else name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
         # How many norms are clipped, and which of them each parameter's gradient is part of.
         norms = self._layers if isinstance(clip, PerLayer) else [""]
@@ -232,6 +233,12 @@ class ClippedGradients:
             state["microbatch"],
             set(state["rows_met"]),
         )
+
+    def at(self, epoch: int) -> None:
+        """Clip as the clip's schedule says for an epoch, if it has one: sensitivities follow."""
+        norm = self.clip.at(epoch)
+        if norm is not None:
+            self.clip_norm = norm
 
     @property
     def way(self) -> str | None:
