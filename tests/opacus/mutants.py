@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "the script's mean is divided once more",
-        script_loss.ScriptLoss.__call__,
+        script_loss.ScriptLoss._parts,
         "output.mean(1)",
         "output.mean(1) / rows",
         MEAN,
@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "the clipping norm is not the script's",
         privacy_engine._clip,
-        "float(norms.pop())",
-        "10 * float(norms.pop())",
+        'positive("max_grad_norm", norms.pop())',
+        '10 * positive("max_grad_norm", norms.pop())',
         MEAN,
     ),
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS = [
     Mutant(
         "the first batch has the size that was drawn",
         script_run.ScriptRun._hand_out,
-        "if self._loss is None:",
+        "if is_first:",
         "if False:",
         SIZE,
     ),
