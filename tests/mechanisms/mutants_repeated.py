@@ -259,7 +259,7 @@ MUTANTS = [
     Mutant(
         "a clipping norm that moves",
         plan.require_correlated,
-        "isinstance(plan.clip, Quantile)",
+        "plan.clip.moves",
         "False",
         REFUSED,
     ),
