@@ -377,6 +377,7 @@ class PrivacyEngine:
         Raises:
             BadInput: a step is under way, or something can't be saved.
         """
+        del noise_scheduler, grad_clip_scheduler  # parts of the plan, which the run goes on with
         script = self._of_run(module, optimizer)
         script.save(path, dict(checkpoint_dict or {}))
 
@@ -406,6 +407,7 @@ class PrivacyEngine:
         Raises:
             BadInput: the file holds another run, or none; or this one has begun.
         """
+        del noise_scheduler, grad_clip_scheduler  # parts of the plan, which the run goes on with
         script = self._of_run(module, optimizer)
         return dict(script.load(path))
 

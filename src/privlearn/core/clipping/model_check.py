@@ -184,7 +184,7 @@ def _advice_for(error: Exception) -> str:
             ". A loss that takes gradients by its inputs computes them in `with "
             "torch.enable_grad():`, of x.detach().requires_grad_()"
         )
-    return ". If rows must hold certain values, give made_up: an argument, or an attribute of the loss"
+    return ". If rows must hold certain values, give made_up, as an argument or of the loss"
 
 
 def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
