@@ -135,7 +135,7 @@ def require_no_balancing(model: Any) -> None:
     Raises:
         BadInput: saying what to set.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     if getattr(config, "output_router_logits", False) and getattr(
         config, "router_aux_loss_coef", 0.0
