@@ -365,7 +365,7 @@ def test_rows_of_a_kind_are_made_up_by_the_script(tmp_path: Path) -> None:
 
     data = TensorDataset(rows().tensors[0].abs(), rows().tensors[1])
     given = {"train": DataLoader(data, batch_size=8), "max_epochs": 1, "limit_val_batches": 0}
-    with pytest.raises(pv.errors.BadInput, match="below 0.*made_up"):
+    with pytest.raises(pv.errors.BadInput, match=r"below 0.*made_up"):
         fitted(tmp_path, Particular(), **given)
     *_, private = fitted(tmp_path, Particular(), strategy(made_up=absolute), **given)
     assert private.result.ledger.event == private.plan.event()
