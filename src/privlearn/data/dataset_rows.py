@@ -25,7 +25,7 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn._checks import count
 from privlearn.core.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.data.padding import Padding, Shapes, shapes_of
-from privlearn.errors import BadInput, first_line
+from privlearn.errors import BadInput
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that
 #: none depends on another.
@@ -92,9 +92,8 @@ class DatasetRows(AllRows):
         ):
             raise BadInput(
                 f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected "
-                "tensors, or a tuple or dictionary of tensors, with one row for each example. "
-                "Give a collate function that makes them, and pads what a row has several of, such "
-                "as boxes, to a public number"
+                "tensors, or a tuple or dictionary of tensors, with one row for each example. Give "
+                "a collate function that makes them, and pads boxes, say, to a public number"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
         self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
@@ -110,11 +109,9 @@ class DatasetRows(AllRows):
                 return self._made.batch(number)
             except Exception as raised:
                 error = error or raised
-        assert error is not None
         raise BadInput(
-            f"no row of the data set can be made: {first_line(error)}. Expected a map-style data "
-            "set, and a collate function that takes one row at a time. One that mixes rows (mixup, "
-            "CutMix) can't be private: change each row by itself, in the data set"
+            f"no row of the data set can be made: {error}. Expected a map-style data set, and a "
+            "collate function that takes one row at a time: mixup and CutMix can't be private"
         ) from error
 
     def __len__(self) -> int:
@@ -230,8 +227,7 @@ class DatasetRows(AllRows):
             raise BadInput(
                 "the collate function makes something else of rows together than of each row by "
                 "itself: it packs, mixes (mixup, CutMix) or leaves out rows. Expected an entry for "
-                "each row, made of that row alone, and padded. In place of mixing, change each row "
-                "by itself, in the data set"
+                "each row, of that row alone, and padded: change rows in the data set, one by one"
             )
         self._made.free, self._made.padding = False, padding if padding and padding.varies else None
         if self._made.padding:

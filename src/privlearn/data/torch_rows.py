@@ -191,13 +191,10 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             that is not priced here.
     """
     if not isinstance(loader, DataLoader):
-        wraps = isinstance(getattr(loader, "loader", None), DataLoader)
         raise BadInput(
             f"loader is a {type(loader).__name__}: expected a DataLoader, such as "
             "DataLoader(dataset, batch_size=64), whose batch size is the expected number of "
-            "examples in a batch"
-            + ". What this one does to the batches of another belongs into the data set"
-            * wraps
+            "examples in a batch. What a wrapper does to batches, do to rows, in the data set"
         )
     prepared, loader = loader, getattr(loader, "base_dataloader", loader)
     dataset, drawn = loader.dataset, loader.batch_sampler
@@ -231,10 +228,9 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     _require_plain(drawn.sampler, len(dataset))
     if drawn.drop_last:
         raise BadInput(
-            "the loader has drop_last=True, and batches are drawn at random here: none is the last "
-            "that could be dropped, and small ones do no harm. Leave drop_last out; of a loader "
-            "that a function makes, give DataLoader(loader.dataset, batch_size=B, "
-            "collate_fn=loader.collate_fn)"
+            "the loader has drop_last=True, and batches are drawn at random here: none is the "
+            "last. Leave it out; of a loader that a function makes, give "
+            "DataLoader(loader.dataset, batch_size=B, collate_fn=loader.collate_fn)"
         )
     if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
         held = TensorRows(tensors)

@@ -35,7 +35,7 @@ from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.origins import require_once
-from privlearn.errors import BadInput, PrivlearnError, first_line
+from privlearn.errors import BadInput, first_line
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import PostProcessed
@@ -176,18 +176,9 @@ def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int,
     """The network that a factory makes.
 
     Raises:
-        BadInput: it makes something else, or fails.
+        BadInput: it makes something else.
     """
-    try:
-        network = make(shape)
-    except PrivlearnError:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"model, a {type(make).__name__}, fails when it is called with the shape {shape}: "
-            f"{first_line(error)}. Expected a torch.nn.Module, or a function from the shape of one "
-            "example to one"
-        ) from error
+    network = make(shape)
     if not isinstance(network, nn.Module):
         raise BadInput(
             f"model made a {type(network).__name__} of the shape {shape}: expected a "

@@ -344,8 +344,7 @@ class Task:
                 long. The run ends here.
         """
         self.watch.end_epoch()
-        # what a loop keeps of its validation between two steps is the loop's
-        self.gradients.fixed.attributes.take()
+        self.gradients.fixed.attributes.take()  # what a loop keeps between two steps stays
         self.gradients.fixed.restore(thoroughly=True)
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")

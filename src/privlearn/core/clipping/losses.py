@@ -72,9 +72,8 @@ class BatchShape:
         if self.change is None:
             return leaves
         batch = self.change(nested([leaf.clone() for leaf in leaves], self.structure))
-        if self.structure.type in (list, tuple) and isinstance(batch, list | tuple):
-            batch = self.structure.type(batch)  # loaders make lists of tuples
-        changed, structure = tree_flatten(batch)
+        # torch's loaders make lists of tuples
+        changed, structure = tree_flatten(list(batch) if self.structure.type is list else batch)
         one, other = (
             [(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in batch]
             for batch in (leaves, changed)

@@ -49,12 +49,11 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
     ones, which nothing can look into; `fixed` as for `require_per_example`.
     """
     for name, module in model.named_modules():
-        if maker := _compiled_by(module):
+        exported = isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
+        if exported or isinstance(module, torch.jit.ScriptModule):
             raise BadInput(
-                f"{name or 'the model'!r} is a {type(module).__name__}, which {maker} made for "
-                "other uses than training: what it computes for single examples can't be followed. "
-                "Give the module that it was made from, and compile that again when it is trained",
-                module=name,
+                f"{type(module).__name__} at {name or 'the top'!r} was made by torch."
+                f"{'export' if exported else 'jit'}: give the module that it was made from"
             )
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind) and not (fixed and module.track_running_stats):
@@ -82,16 +81,6 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
                 "forward",
                 module=name,
             )
-
-
-def _compiled_by(module: nn.Module) -> str:
-    """What of torch made a module that is no longer Python's; empty for others."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return "torch.jit"
-    # an exported module refuses to be put into training mode, by a method of its own
-    refuses = isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
-    exported = refuses or type(module).__module__.startswith("torch.export")
-    return "torch.export" if exported else ""
 
 
 @checked
