@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(
         "a run that has begun goes on with another",
         script_run.ScriptRun.load,
-        'if self.run.session.state != "not begun":',
+        'if self.run.state != "not begun":',
         "if False:",
         ALONE,
     ),

@@ -26,11 +26,11 @@ class PhysicalLoader:
         self.dataset, self.sample_rate = loader.dataset, loader.sample_rate
 
     def __iter__(self) -> Iterator[Any]:
-        return self._loader._script.epoch(self.batch_size)
+        return self._loader.script.epoch(self.batch_size)
 
     def __len__(self) -> int:
         """How many parts are expected in an epoch: how many there are is private."""
-        script = self._loader._script
+        script = self._loader.script
         return math.ceil(len(self._loader) * script.divisor / self.batch_size)
 
 
@@ -62,7 +62,7 @@ class BatchMemoryManager:
         )
 
     def __enter__(self) -> PhysicalLoader:
-        self._loader._script.compute_at_once(self._size)
+        self._loader.script.compute_at_once(self._size)
         return PhysicalLoader(self._loader, self._size)
 
     def __exit__(self, *error: object) -> None:

@@ -241,7 +241,7 @@ class PrivacyEngine:
         except BudgetExceeded as error:
             error.add_note(_SET_ASIDE)
             raise
-        if clip_only and planned.session.world.size > 1:
+        if clip_only and planned.world.size > 1:
             raise BadInput(
                 "noise_multiplier is 0, and there are several processes: a run without noise is "
                 "for finding faults, in one process. Start one, or give a number above 0"

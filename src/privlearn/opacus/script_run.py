@@ -133,7 +133,7 @@ class ScriptRun:
         """Draw the next batch of the epoch, if there is one."""
         batch = next(self._current, None)
         if batch is not None:
-            own = self.run.session.world.own(batch.sample.indices)
+            own = self.run.world.own(batch.sample.indices)
             self._batch = LogicalBatch(batch, own)
         return batch is not None
 
@@ -171,7 +171,7 @@ class ScriptRun:
         self._first_length = _public_length(batch.rows.like, padding) if is_first else None
         leaves, rows = _together(batch, indices, padding, self._first_length)
         if is_first:
-            expected = max(1, round(self.divisor / self.run.session.world.size))
+            expected = max(1, round(self.divisor / self.run.world.size))
             leaves, rows = _at_size(leaves, min(most or expected, expected))
         self._turn = turn = Turn(rows, self._watch, self._on_backward)
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
@@ -278,7 +278,7 @@ class ScriptRun:
                 "finding faults, and is not saved. torch.save(module.state_dict(), FILE) keeps the "
                 "weights"
             )
-        if self.run.session.world.size > 1:
+        if self.run.world.size > 1:
             raise BadInput(
                 "save_checkpoint was called, and there are several processes: it takes one. "
                 "torch.save(module.state_dict(), FILE) keeps the weights; to go on with a run on "
@@ -325,7 +325,7 @@ class ScriptRun:
             )
         if self._file is not None and self._file.path == Path(path) and self._epochs is None:
             return self._file.values  # make_private was given the file
-        if self.run.session.state != "not begun":
+        if self.run.state != "not begun":
             raise BadInput(
                 "load_checkpoint was called after a batch was drawn: expected the engine as "
                 "make_private left it, since a run goes on with the noise that it would have had. "
@@ -643,6 +643,11 @@ class PrivateLoader:
     def __init__(self, script: ScriptRun, loader: Any) -> None:
         self._script, self.original_loader, self.dataset = script, loader, loader.dataset
         self.batch_size = max(1, round(script.divisor))
+
+    @property
+    def script(self) -> ScriptRun:
+        """The script's run, of which the batches are."""
+        return self._script
 
     def __iter__(self) -> Iterator[Any]:
         return self._script.epoch()

@@ -21,6 +21,7 @@ from privlearn.core.accounting.events import Event, compose, walk
 from privlearn.core.accounting.guarantee import Guarantee
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_state import first
+from privlearn.core.processes import World
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
@@ -58,6 +59,16 @@ class BaseRun(Described):
     def ledger(self) -> Ledger:
         """What is charged."""
         return self.session.ledger
+
+    @property
+    def world(self) -> World:
+        """The processes that share the run."""
+        return self.session.world
+
+    @property
+    def state(self) -> str:
+        """How far the run is: "not begun", "interrupted", "under way" or "over"."""
+        return self.session.state
 
     @property
     def config(self) -> ComputeConfig:
