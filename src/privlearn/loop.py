@@ -23,7 +23,11 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
 from privlearn.training.loop_losses import of_model
 from privlearn.training.planning import plan_of
-from privlearn.training.privacy_config import PrivacyArguments, PrivacyConfig
+from privlearn.training.privacy_config import (
+    PrivacyArguments,
+    PrivacyConfig,
+    require_only_plan,
+)
 from privlearn.training.run import Run
 
 _TARGET = ("epochs", "epsilon", "delta", "max_grad_norm")
@@ -139,7 +143,8 @@ def make_private(
     else:
         correlated = _tries_correlated(optimizer, options["streams"], config)
         privacy = _privacy_of(arguments)
-        delta = privacy.delta if privacy.epsilon is not None else delta
+        if privacy.epsilon is not None or "privacy" in arguments:
+            delta = privacy.delta
         plan = plan_of(privacy, _examples(rows), expected_batch=batch_size, correlated=correlated)
     loss, made_up = options["loss"], options["made_up"]
     run = Run(
@@ -194,11 +199,7 @@ def _require_planned(plan: Plan, arguments: Mapping[str, Any]) -> None:
     Raises:
         BadInput: naming the argument.
     """
-    twice = next((name for name in arguments if name not in ("delta", "epochs")), None)
-    if twice is not None:
-        raise BadInput(
-            f"plan= and {twice}= are both given, and the plan says what {twice} says: leave one out"
-        )
+    require_only_plan(name for name in arguments if name not in ("delta", "epochs"))
     epochs = arguments.get("epochs", plan.epochs)
     if epochs != plan.epochs:
         raise BadInput(f"epochs is {epochs}, and the plan has {plan.epochs}: leave epochs out")
@@ -228,14 +229,7 @@ def _privacy_of(arguments: Mapping[str, Any]) -> PrivacyConfig:
             "nothing says to which norm gradients are clipped: give max_grad_norm=C, or clip=, "
             "such as pv.Flat(1.0)"
         )
-    target = next((name for name in ("epsilon", "rho") if name in arguments), None)
-    if target is not None and privacy.noise_multiplier is not None and privacy.solve is None:
-        raise BadInput(
-            f"{target} and noise_multiplier are both given, and each says how much is spent: leave "
-            "one out. Or say what else meets the target: solve='epochs', 'rate' or 'batch-size'"
-        )
-    if "privacy" not in arguments and "epsilon" in arguments and "delta" not in arguments:
-        raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
+    privacy.require_target(arguments)
     return privacy
 
 

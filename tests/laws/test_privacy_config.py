@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,65 @@ def train(**arguments: Any) -> pv.Plan:
     groups = persons(arguments)
     data = pv.Dataset(x.numpy(), y.numpy(), classes=3, low=0, high=1, groups=groups)
     return settle_for(data, features="raw", temperature=0.0, **arguments)[0].plan
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"input_ids": [1, number % 7, 2], "labels": number % 2}
+
+
+def trainer(folder: Path, **arguments: Any) -> pv.Plan:
+    """The plan of a trainer: `TrainingArguments` says the epochs and the batch size."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=8,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=4,
+    )
+    named = {name: value for name, value in arguments.items() if value is not None}
+    settings = transformers.TrainingArguments(
+        str(folder),
+        num_train_epochs=named.pop("epochs"),
+        per_device_train_batch_size=24,
+        report_to=[],
+        use_cpu=True,
+    )
+    return pv.huggingface.PrivateTrainer(  # type: ignore[no-any-return]
+        transformers.BertForSequenceClassification(config),
+        settings,
+        train_dataset=Texts(),
+        groups=persons(named),
+        **named,
+    ).plan
+
+
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - {"batch_size", "epochs"}))
+def test_a_trainer_takes_every_field(name: str, tmp_path: Path) -> None:
+    """It makes the plan that a loop makes."""
+    arguments = chosen(name)
+    assert trainer(tmp_path, **arguments) == loop(**arguments)
+
+
+def test_a_trainer_has_a_config_and_refuses_what_its_settings_say(tmp_path: Path) -> None:
+    privacy = {name: value for name, value in USUAL.items() if name != "epochs"}
+    plan = trainer(tmp_path, epochs=2, privacy=PrivacyConfig(**privacy))
+    assert plan == trainer(tmp_path, **USUAL)
+    for more, message in (
+        ({"batch_size": 3}, "^batch_size is what TrainingArguments"),
+        ({"privacy": PrivacyConfig(**USUAL)}, "^epochs is what TrainingArguments"),
+        ({**privacy, "plan": plan}, "^plan= and clip_norm= are both given"),
+        ({**privacy, "noise_multiplier": 2.0}, "^epsilon and noise_multiplier are both given"),
+        ({"epsilon": 2.0}, "needs its delta"),
+        ({}, "^nothing says how much privacy may be spent"),
+    ):
+        usual = privacy if "batch_size" in more else {}
+        with pytest.raises(BadInput, match=message):
+            trainer(tmp_path, epochs=2, **usual, **more)
 
 
 def test_every_field_has_another_value_here() -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,10 +20,9 @@ from transformers.trainer_utils import TrainOutput
 from privlearn._checks import count, positive, quoted
 from privlearn._figures import plain, private_figures
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.clipping.clips import Flat
 from privlearn.core.plan import Plan
 from privlearn.core.rows import nested
-from privlearn.core.sampling import Sampler, named
+from privlearn.core.sampling import named
 from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.errors import BadInput, warn
@@ -44,8 +43,15 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.public_numbers import declare_metrics
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
+from privlearn.training.best_sampling import BEST
 from privlearn.training.epoch_loader import EpochLoader, drawn_batch
 from privlearn.training.gradient_check import require_gradients
+from privlearn.training.planning import plan_of
+from privlearn.training.privacy_config import (
+    PrivacyArguments,
+    PrivacyConfig,
+    require_only_plan,
+)
 from privlearn.training.run import Run
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never
@@ -53,6 +59,8 @@ from privlearn.training.run import Run
 CHECKPOINT = "_private.checkpoint"
 #: Seconds between checkpoints that the run writes by itself: never, the trainer says when.
 _NEVER = 1e15
+#: What decides the guarantee.
+_DECIDING = {"epsilon", "delta", "max_grad_norm", *PrivacyArguments.__annotations__}
 #: What the trainer logs of its steps that follows from public numbers alone.
 _PUBLIC = {
     "epoch",
@@ -70,22 +78,17 @@ _NOT_COMPUTED = {"grad_norm", "total_flos"}
 _USUAL = {"loss", "train_loss", *_NOT_COMPUTED}
 
 
-class Privacy(TypedDict, total=False):
-    """The arguments that `PrivateTrainer` has beside those of `Trainer`.
+class Privacy(PrivacyArguments, total=False):
+    """The arguments that `PrivateTrainer` has beside those of `Trainer`: the fields of
+    `pv.PrivacyConfig`, but for `epochs` and `batch_size`, and these.
 
     Keys:
         epsilon, delta: the target of the whole run.
         max_grad_norm: each example's gradient is clipped to this L2 norm; by default
             `TrainingArguments.max_grad_norm`.
-        examples: the declared public number of examples; None: their real number, which is then
-            published.
-        group_size: the declared most examples of one author, protected together.
         groups: an author's id for each row: examples are then authors, and batch sizes and
             `examples` count them.
-        rows_per_person: with `groups`: how many rows of each author are used at most.
-        sampling: how batches are drawn, by name or as one of `pv.sampling`: `poisson` by default,
-            `truncated-poisson` (`docs/settings.md`), `partition`, ...
-        plan: in place of all these.
+        plan: in place of all that decides the guarantee.
         max_length: to which public number of tokens texts are padded or cut; needed where rows have
             several lengths.
         max_target_length: the same for what a decoder gives; by default `max_length`.
@@ -102,11 +105,7 @@ class Privacy(TypedDict, total=False):
     epsilon: float | None
     delta: float | None
     max_grad_norm: float | None
-    examples: int | None
-    group_size: int
     groups: Any
-    rows_per_person: int | None
-    sampling: Sampler | str | None
     plan: Plan | None
     max_length: int | None
     max_target_length: int | None
@@ -186,30 +185,49 @@ class PrivateTrainer(Trainer):
         self._choose_loss(1.0)  # refused here, if none is known
 
     def _make_plan(self, norm: float) -> Plan:
-        privacy = self._privacy
-        if privacy.get("plan") is not None:
-            return privacy["plan"]  # type: ignore[return-value]
-        if privacy.get("epsilon") is None or privacy.get("delta") is None:
-            raise BadInput(
-                "nothing says how much privacy may be spent: give epsilon=E and delta=D, or "
-                "plan=pv.Plan(...)"
-            )
-        examples = privacy.get("examples")
-        declared = examples or self._count_examples()
-        sampling = named(
-            privacy.get("sampling") or "poisson", min(self._expected, declared), declared
-        )
-        steps, args = sampling.steps(declared), self.args
+        arguments = {
+            name: value
+            for name, value in self._privacy.items()
+            if name in _DECIDING and value is not None
+        }
+        plan = self._privacy.get("plan")
+        if plan is not None:
+            require_only_plan(name for name in arguments if name != "delta")
+            return plan
+        privacy = PrivacyConfig.of(arguments)
+        privacy.require_target(arguments)
+        return self._plan_of(privacy, positive("max_grad_norm", norm))
+
+    def _plan_of(self, privacy: PrivacyConfig, norm: float) -> Plan:
+        """The plan of these choices: `TrainingArguments` says how many epochs and how large
+        batches.
+        """
+        for name, setting in (
+            ("epochs", "num_train_epochs"),
+            ("batch_size", "per_device_train_batch_size"),
+        ):
+            if getattr(privacy, name) is not None:
+                raise BadInput(f"{name} is what TrainingArguments.{setting} says: leave {name} out")
+        present, args = self._count_examples(), self.args
+        declared = privacy.examples or present
+        expected = min(self._expected, declared)
+        kind = "poisson" if privacy.sampling == BEST else privacy.sampling
+        steps = named(kind, expected, declared).steps(declared)
         epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
-        max_grad_norm = privacy.get("max_grad_norm")
-        return Plan(
-            sampling,
+        by_name = privacy.clip_norm is None and isinstance(privacy.clip, str)
+        chosen = replace(
+            privacy,
             epochs=max(1, math.ceil(epochs - 1e-9)),
-            clip=Flat(positive("max_grad_norm", norm if max_grad_norm is None else max_grad_norm)),
-            examples=examples,
-            group_size=privacy.get("group_size", 1),
-            rows_per_person=privacy.get("rows_per_person"),
-        ).calibrate(epsilon=privacy["epsilon"], delta=privacy["delta"])
+            clip_norm=norm if by_name else privacy.clip_norm,
+        )
+        streams = self._privacy.get("streams")
+        return plan_of(
+            chosen,
+            present,
+            expected_batch=expected,
+            correlated=False,  # `best` compares noise as the weights of SGD hold it
+            discrete=streams is not None and streams.noise.discrete,
+        )
 
     def train(self, resume_from_checkpoint: bool | None = None, **more: Any) -> TrainOutput:
         """Train, or go on with an interrupted run of the same output folder:
@@ -454,12 +472,10 @@ class PrivateTrainer(Trainer):
 
     @property
     def _delta(self) -> float:
-        budget = self.plan.budget
-        return (
-            budget.delta
-            if budget is not None and budget.delta is not None
-            else self._privacy.get("delta") or 1e-5
-        )
+        budget, privacy = self.plan.budget, self._privacy.get("privacy")
+        if budget is not None and budget.delta is not None:
+            return budget.delta
+        return self._privacy.get("delta") or (1e-5 if privacy is None else privacy.delta)
 
     @property
     def _logs_loss(self) -> bool:

@@ -8,7 +8,7 @@ imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
@@ -287,6 +287,26 @@ class PrivacyConfig:
         Budget(epsilon=1.0, delta=self.delta)
         return None
 
+    def require_target(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse arguments of a loop or a trainer that say twice how much is spent, or leave out
+        delta.
+
+        Args:
+            arguments: what this was made of, by name.
+
+        Raises:
+            BadInput: a target and a noise without `solve`, or an epsilon without a delta.
+        """
+        target = next((name for name in ("epsilon", "rho") if name in arguments), None)
+        if target is not None and self.noise_multiplier is not None and self.solve is None:
+            raise BadInput(
+                f"{target} and noise_multiplier are both given, and each says how much is spent: "
+                "leave one out. Or say what else meets the target: solve='epochs', 'rate' or "
+                "'batch-size'"
+            )
+        if target == "epsilon" and "delta" not in arguments:
+            raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
+
     @property
     def unknown(self) -> str:
         """The one number that a target is met by: one of `UNKNOWNS`."""
@@ -368,6 +388,18 @@ def by_field(arguments: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {known.name: known.default for known in fields(PrivacyConfig)}
     chosen = {name: getattr(privacy, name) for name in NAMES}
     return values | {name: value for name, value in chosen.items() if value != defaults[name]}
+
+
+def require_only_plan(names: Iterable[str]) -> None:
+    """Refuse arguments that a plan, which is given beside them, says already.
+
+    Raises:
+        BadInput: naming the first of them.
+    """
+    for name in names:
+        raise BadInput(
+            f"plan= and {name}= are both given, and the plan says what {name} says: leave one out"
+        )
 
 
 #: The fields, in order.
