@@ -142,7 +142,7 @@ def make_private(
         _require_planned(plan, arguments)
     else:
         correlated = _tries_correlated(optimizer, options["streams"], config)
-        privacy = _privacy_of(arguments)
+        privacy = _privacy_of(arguments, batch_size)
         if privacy.epsilon is not None or "privacy" in arguments:
             delta = privacy.delta
         plan = plan_of(privacy, _examples(rows), expected_batch=batch_size, correlated=correlated)
@@ -210,7 +210,7 @@ def _require_planned(plan: Plan, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _privacy_of(arguments: Mapping[str, Any]) -> PrivacyConfig:
+def _privacy_of(arguments: Mapping[str, Any], batch_size: int) -> PrivacyConfig:
     """What decides the guarantee, by the arguments of `make_private`.
 
     Raises:
@@ -219,10 +219,10 @@ def _privacy_of(arguments: Mapping[str, Any]) -> PrivacyConfig:
     privacy = PrivacyConfig.of(arguments)
     if privacy.epochs is None:
         raise BadInput("epochs is missing: give the number of passes over the loader, or a plan=")
-    if privacy.batch_size is not None:
+    if privacy.batch_size not in (None, batch_size):
         raise BadInput(
             f"batch_size is {privacy.batch_size}, and the loader says how many examples a batch "
-            "has on average: leave batch_size out, or make the loader with it"
+            f"has on average, {batch_size}: leave batch_size out, or make the loader with it"
         )
     if privacy.clip_norm is None and isinstance(privacy.clip, str):
         raise BadInput(

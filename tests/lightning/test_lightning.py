@@ -193,8 +193,38 @@ class Mixing(Classifier):
         return {"loss": F.cross_entropy(self.net(x), y, weight=1 / weights)}
 
 
+class Contrasting(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        codes = self.net(batch[0])
+        return F.cross_entropy(codes @ codes.T, torch.arange(len(codes)))
+
+
+class Mixed(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        return F.cross_entropy(self.net(x / 2 + x.flip(0) / 2), y)
+
+
+@pytest.mark.parametrize("module", [Contrasting, Mixed])
+def test_a_loss_of_several_examples_is_warned_of(module: Any, tmp_path: Path) -> None:
+    with pytest.warns(pv.errors.PrivacyWarning, match="another loss for a batch than the mean"):
+        fitted(tmp_path, module())
+
+
+def test_a_strategy_takes_a_config_of_privacy(tmp_path: Path) -> None:
+    usual = {"epsilon": 4.0, "delta": 1e-3, "clip_norm": 0.5}
+    *_, private = fitted(
+        tmp_path, private=pv.lightning.PrivateStrategy(privacy=pv.PrivacyConfig(**usual))
+    )
+    assert private.plan == fitted(tmp_path)[-1].plan
+    other = pv.lightning.PrivateStrategy(privacy=pv.PrivacyConfig(**usual, epochs=7))
+    with pytest.raises(pv.errors.BadInput, match="privacy has epochs=7, and the Trainer"):
+        fitted(tmp_path, private=other)
+
+
 def test_a_step_that_couples_a_batch_is_computed_for_single_examples(tmp_path: Path) -> None:
-    *_, private = fitted(tmp_path, Mixing())
+    with pytest.warns(pv.errors.PrivacyWarning, match="another loss for a batch than the mean"):
+        *_, private = fitted(tmp_path, Mixing())
     assert private.result.ledger.event == private.plan.event()
 
 

@@ -207,6 +207,25 @@ def check_a_checkpoint_is_written_when_it_is_asked_for() -> None:
 
 
 @check
+def check_a_script_that_counts_epochs_goes_on_after_a_whole_one() -> None:
+    """A checkpoint between two epochs: what follows is the next epoch, with all of its batches."""
+    expected = gone_through(private())
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "run"
+        run = private(loss=loss, checkpoint=Checkpoint(place, every=NEVER))
+        for batch in run.next_epoch():
+            run.step(batch)
+        run.save_checkpoint()
+        run.close()
+        again = private(loss=loss, checkpoint=place)
+        assert (again.steps_done, again.epoch) == (STEPS // 2, 1)
+        steps = [again.step(batch) for batch in again.next_epoch()]
+        assert len(steps) == STEPS // 2
+        assert torch.equal(weights(again.result().model), expected)
+    assert "no checkpoint file" in str(must_raise(BadInput, private().save_checkpoint))
+
+
+@check
 def check_how_many_are_computed_at_once_is_said_before_the_loss() -> None:
     run = private()
     run.set_microbatch(4)

@@ -28,8 +28,8 @@ MUTANTS = [
     Mutant(
         "a plan and a target are both taken",
         loop._require_planned,
-        "if twice is not None:",
-        "if False:",
+        "require_only_plan(",
+        "list(",
         PLANS,
     ),
     Mutant(
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "an epoch is over when a batch after the last is asked for",
         base_run.BaseRun._next_epoch,
-        "self.steps_done >= (epoch.number + 1) * self.steps_per_epoch",
+        "epoch is not None and self._is_over(epoch)",
         "False",
         COUNTS,
     ),
@@ -143,6 +143,13 @@ MUTANTS = [
         "self.steps_done - epoch.number",
         "1 + self.steps_done - epoch.number",
         SAVED,
+    ),
+    Mutant(
+        "an epoch whose steps were all taken is gone through again",
+        base_run.BaseRun._next_epoch,
+        "and self._is_over(self._epoch)",
+        "and False",
+        "check_a_script_that_counts_epochs_goes_on_after_a_whole_one",
     ),
     Mutant(
         "a checkpoint is written only when it is time",

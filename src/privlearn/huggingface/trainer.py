@@ -193,10 +193,22 @@ class PrivateTrainer(Trainer):
         plan = self._privacy.get("plan")
         if plan is not None:
             require_only_plan(name for name in arguments if name != "delta")
+            self._warn_of_other_epochs(plan)
             return plan
         privacy = PrivacyConfig.of(arguments)
         privacy.require_target(arguments)
         return self._plan_of(privacy, positive("max_grad_norm", norm))
+
+    def _warn_of_other_epochs(self, plan: Plan) -> None:
+        """Warn where the settings end training before the plan does: all of it is claimed."""
+        args, steps = self.args, plan.sampling.steps(plan.examples or self._count_examples())
+        epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
+        if round(epochs * steps) != plan.epochs * steps:
+            warn(
+                f"the plan has {plan.epochs} epochs of {steps} steps, and TrainingArguments "
+                f"{epochs:g}: the certificate claims the whole plan, however early training ends. "
+                f"Set num_train_epochs={plan.epochs}"
+            )
 
     def _plan_of(self, privacy: PrivacyConfig, norm: float) -> Plan:
         """The plan of these choices: `TrainingArguments` says how many epochs and how large

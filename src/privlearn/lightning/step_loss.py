@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privlearn._checks import quoted
-from privlearn.errors import BadInput, NotPerExample
+from privlearn.core.clipping.model_check import without_dropout
+from privlearn.errors import BadInput, NotPerExample, warn
 from privlearn.lightning.step_metrics import StepMetrics
 from privlearn.runs.public_numbers import declare_public
+from privlearn.training.batch_losses import ConstantDraws
 
 
 @final
@@ -34,6 +36,7 @@ class StepLoss:
     def __init__(self, metrics: StepMetrics | None = None) -> None:
         self._metrics = metrics
         self._tried = metrics is None or not metrics.names
+        self._compared, self._is_mean = False, True
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
@@ -41,6 +44,9 @@ class StepLoss:
         if not self._tried:  # on made-up rows
             self._tried = True
             self._require_no_metric(model, tree_map(lambda leaf: leaf[:1], batch))
+        if not self._compared and rows > 1:  # on made-up rows, too
+            self._compared = True
+            self._compare(model, batch, rows)
         return torch.stack(
             [
                 self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
@@ -67,6 +73,28 @@ class StepLoss:
                 f"{quoted(min(self._metrics.in_steps))}, which collects figures of several "
                 "examples. Compute it by the function that torchmetrics.functional has for the "
                 "metric, or by one of torch.nn.functional"
+            )
+
+    def _compare(self, model: Any, batch: Any, rows: int) -> None:
+        """See whether the loss of a batch is the mean of its examples' losses."""
+        device = tree_leaves(batch)[0].device
+        with suppress(Exception), torch.no_grad(), without_dropout(model), ConstantDraws(device):
+            together = self._of_one(model, batch)
+            each = [
+                self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
+                for n in range(rows)
+            ]
+            mean = torch.stack(each).mean()
+            self._is_mean = torch.allclose(together, mean, rtol=1e-3, atol=1e-3)
+
+    def warn_of_other_loss(self) -> None:
+        """Warn where the loss of a made-up batch was another one than the mean of its examples'."""
+        if not self._is_mean:
+            warn(
+                "training_step gives another loss for a batch than the mean of its examples' "
+                "losses, as with class weights, pairs of examples or mixup. It is called with one "
+                "example at a time, and each example's own loss is trained on. Write a loss that "
+                "is the mean over examples, or give PrivateStrategy(loss=...)"
             )
 
     def _of_one(self, model: Any, row: Any) -> Tensor:

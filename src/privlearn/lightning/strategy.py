@@ -28,6 +28,7 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
 from privlearn.training.epoch_loader import DrawnBatch, EpochLoader, drawn_batch
+from privlearn.training.privacy_config import PrivacyConfig
 from privlearn.training.run import Run
 
 #: What the training loss is called in logs.
@@ -203,6 +204,15 @@ class _PrivateSteps(Strategy):
     def _arguments(self, dataloader: Any) -> dict[str, Any]:
         """The arguments of `make_private` beside the model, the optimizer and the loader."""
         settings = {"epochs": self._trainer.max_epochs, **self._settings}
+        privacy = settings.get("privacy")
+        if isinstance(privacy, PrivacyConfig):
+            epochs = settings.pop("epochs")
+            if privacy.epochs not in (None, epochs):
+                raise BadInput(
+                    f"privacy has epochs={privacy.epochs}, and the Trainer max_epochs={epochs}: "
+                    "leave epochs out of privacy, or give both the same number"
+                )
+            settings["privacy"] = replace(privacy, epochs=epochs)
         computed: dict[str, Any] = {}
         if self._trainer.precision == "bf16-mixed":
             computed["precision"] = "bf16"
@@ -230,7 +240,8 @@ class _PrivateSteps(Strategy):
         """Make the run, try its step on made-up rows, and begin it."""
         module = self.lightning_module
         self._logs = TrainingLogs(module, self._trainer)
-        loss: Any = self._loss or StepLoss(self._logs.metrics)
+        step_loss = StepLoss(self._logs.metrics)
+        loss: Any = self._loss or step_loss
         if self._made_up is not None:
             loss = partial(loss)
             loss.made_up = self._made_up
@@ -242,6 +253,7 @@ class _PrivateSteps(Strategy):
                 **{**self._arguments(dataloader), "loss": loss},
             )
             private.require_gradients()
+            step_loss.warn_of_other_loss()
             self._logs.require_public_monitors(_PRIVATE_LOSS)
         except BaseException:
             self._logs.close()

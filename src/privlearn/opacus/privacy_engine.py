@@ -216,6 +216,11 @@ class PrivacyEngine:
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
             require_fit(name, asked[name], kind)
+        if type(module).__module__.startswith("opacus.") and hasattr(module, "_module"):
+            raise BadInput(
+                f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
+                "give the plain module that it was made of"
+            )
         require_separate(module)
         noise = settings.get("noise_multiplier")
         clip = _clip(asked["clipping"], norm, noise, adaptive)

@@ -159,13 +159,20 @@ class BaseRun(Described):
     def _next_epoch(self) -> Epoch | None:
         """The next epoch, or again the last one if no batch of it was asked for: none is lost."""
         epoch = self._epoch
-        if epoch is not None and self.steps_done >= (epoch.number + 1) * self.steps_per_epoch:
+        if epoch is not None and self._is_over(epoch):
             # a loop that counts its batches does not ask for one after the last
             next(iter(epoch), None)
         elif epoch is not None and not epoch.begun:
             return epoch
         self._epoch = next(self._epochs, None)
+        if self._epoch is not None and not self.session.left and self._is_over(self._epoch):
+            next(iter(self._epoch), None)  # of a resumed run: all of its batches were released
+            self._epoch = next(self._epochs, None)
         return self._epoch
+
+    def _is_over(self, epoch: Epoch) -> bool:
+        """Whether all steps of an epoch were taken."""
+        return self.steps_done >= (epoch.number + 1) * self.steps_per_epoch
 
     # -- checkpoints, checks and costs
 
@@ -206,11 +213,19 @@ class BaseRun(Described):
         """Write the checkpoint, if there is one, between two steps, whether it is time or not.
 
         A resumed run repeats the steps since then, with the same noise.
+
+        Raises:
+            BadInput: the run has no file.
         """
         session, epoch = self.session, self._epoch
+        if session.file is None:
+            raise BadInput(
+                "this run has no checkpoint file: give checkpoint=FILE when the run is made. In "
+                "Opacus' form call engine.save_checkpoint(path=FILE)"
+            )
         if session.complete:
             session.keep(0, now=True)
-        elif epoch is not None and epoch.begun and not epoch.done:
+        elif epoch is not None and epoch.begun:
             session.keep(self.steps_done - epoch.number * self.steps_per_epoch, now=True)
         elif epoch is not None and not epoch.begun:
             session.keep_epochs(self.epoch)

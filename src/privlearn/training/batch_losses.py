@@ -160,7 +160,7 @@ def _losses_of_torch() -> frozenset[Any]:
 
 
 @final
-class _ConstantDraws(TorchFunctionMode):
+class ConstantDraws(TorchFunctionMode):
     """A block in which all that is drawn at random is one half: an example then draws what it draws
     beside others.
     """
@@ -215,7 +215,7 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
     fixed = FrozenState(model, loss)
     try:
         model.eval()  # without dropout, which two computations would draw differently
-        with fixed.holding(), generators_at(0), torch.no_grad(), _ConstantDraws(device):
+        with fixed.holding(), generators_at(0), torch.no_grad(), ConstantDraws(device):
             means = [taken(size) for size in _SIZES]
             if any(over.weighted for over in means):
                 return loss
