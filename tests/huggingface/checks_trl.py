@@ -214,7 +214,7 @@ def check_persons_stay_with_their_rows() -> None:
         trainer = made.trainer(
             "PrivateSFTTrainer",
             folder,
-            {"shuffle_dataset": True, "max_length": 6},
+            {"shuffle_dataset": True, "max_length": 8},
             train_dataset=rows,
             groups=ids,
             rows_per_person=2,

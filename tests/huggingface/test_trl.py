@@ -169,7 +169,14 @@ def test_rows_and_settings_that_cannot_be_private(tmp_path: Path) -> None:
 
     args = made.settings(made.require_trl().SFTConfig, tmp_path)
     with pytest.raises(pv.errors.BadInput, match="compute_loss of its own"):
-        Own(made.llama(), args, train_dataset=made.chats(), processing_class=made.tokenizer())
+        Own(
+            made.llama(),
+            args,
+            train_dataset=made.chats(),
+            processing_class=made.tokenizer(),
+            epsilon=8.0,
+            delta=1e-3,
+        )
 
 
 def test_a_missing_trl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (27_000, 106),
+    "training.run": (27_050, 106),
     "publishing.verify": (11_950, 56),
-    "mechanisms.release": (5_310, 25),
+    "mechanisms.release": (5_320, 25),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = []

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: private(None, DataLoader(Stream(), batch_size=5)),
         "map-style data set",
     ),
-    "drop_last": (lambda: private(None, loader(drop_last=True)), "Leave drop_last out"),
+    "drop_last": (lambda: private(None, loader(drop_last=True)), "Leave it out"),
     "weights": (
         lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))),
         "in the loss",

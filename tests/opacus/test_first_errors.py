@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "map-style data set",
     ),
     "second backward": (twice, "(loss1 + loss2).backward()"),
-    "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave drop_last out"),
+    "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave it out"),
     "autograd": (
         lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]),
         "loss.backward()",

@@ -120,6 +120,15 @@ class _PrivateTRL(PrivateTrainer):
         self._scores = _without_scores(self.model)
         _with_digits(self.model)
 
+    def _choose_loss(self, divisor: float) -> Any:
+        usual: Any = self._private_class()
+        if type(self).compute_loss is not usual.compute_loss:
+            raise BadInput(
+                f"{type(self).__name__} has a compute_loss of its own, and rows of TRL's trainers "
+                "are laid out for theirs: leave it out, or use PrivateTrainer, which takes one"
+            )
+        return super()._choose_loss(divisor)
+
     @classmethod
     def _private_class(cls) -> type:
         return next(kind for kind in cls.__mro__ if kind.__module__ == __name__)

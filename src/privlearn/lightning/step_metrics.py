@@ -5,7 +5,6 @@ rows would be shown without noise.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric, MetricCollection
 
 from privlearn._checks import quoted
+from privlearn.errors import warn
 
 
 class _Figures(dict[Any, Tensor]):
@@ -129,11 +129,10 @@ class StepMetrics:
     def warn(self) -> None:
         """Warn if the step that was tried on made-up rows would have updated metrics."""
         if self.in_steps:
-            warnings.warn(
+            warn(
                 f"training_step updates the metric {quoted(min(self.in_steps))}: of private rows "
                 "it would show figures without noise, so it stays as it is, and gives nan. Update "
-                "a metric in validation_step, with public rows",
-                stacklevel=2,
+                "a metric in validation_step, with public rows"
             )
 
     def close(self) -> None:

@@ -318,7 +318,7 @@ def remember_released(weights: Iterable[Tensor]) -> None:
     _LOADED.update(
         _of_values(weight)
         for weight in weights
-        if weight.numel() and bool((weight != weight.reshape(-1)[0]).any())
+        if weight.numel() and not is_shard(weight) and bool((weight != weight.reshape(-1)[0]).any())
     )
 
 

@@ -5,6 +5,7 @@ is private.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, final
 
 import torch
@@ -146,6 +147,14 @@ class ClipOnlyRun(BaseRun):
             UnsupportedEvent: always.
         """
         raise UnsupportedEvent(_NOTHING)
+
+    def publish(self, out: str | Path, **options: Any) -> NoReturn:
+        """Refused: there is no guarantee.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput(_NOTHING)
 
     def _outcome(self) -> NoReturn:
         raise BadInput(_NOTHING)

@@ -36,7 +36,7 @@ class ModelLoss(WrappedLoss):
 
 
 @final
-class PairLoss(WrappedLoss):
+class OutputsLoss(WrappedLoss):
     """A loss of (outputs, targets) that is tried on rows as its `made_up` makes them."""
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
@@ -46,7 +46,7 @@ class PairLoss(WrappedLoss):
 
 def with_made_up(loss: Loss, made_up: Callable[[Any], Any]) -> Loss:
     """The same loss, which is tried on rows as `made_up` makes them."""
-    return (ModelLoss if takes_model(loss) else PairLoss)(unwrapped(loss), made_up)
+    return (ModelLoss if takes_model(loss) else OutputsLoss)(unwrapped(loss), made_up)
 
 
 def unwrapped(loss: Loss) -> Loss:
