@@ -73,7 +73,7 @@ def test_batches_may_have_a_maximum(way: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "name": {"sampling": "truncated-poisson:maximum=10", "max_grad_norm": 0.5},
         "object": {"sampling": sampler, "max_grad_norm": 0.5},
-        "plan": {"plan": plan},
+        "plan": {"plan": plan, "epsilon": None, "delta": None},
     }
     trainer = trainer_of(made.still_gpt2(), tmp_path, **given[way])
     trainer.train()
