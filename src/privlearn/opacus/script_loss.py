@@ -185,8 +185,9 @@ def _require_of_rows(tape: list[Entry]) -> None:
     """Refuse what is computed from anything but the batch, the model's output and constants."""
     if not any(entry.function is None for entry in tape):
         raise NotPerExample(
-            "the loss does not depend on the model's output for a batch of the loader: copies in "
-            f"numpy and outputs made under no_grad are cut off. {_FIX}"
+            "the loss does not depend on what the model that make_private returned gives for a "
+            "batch of its loader: copies in numpy and outputs made under no_grad are cut off. "
+            f"{_FIX}"
         )
     for entry in tape:
         for value in entry.values:

@@ -363,8 +363,8 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: call loss.backward() and "
-        "optimizer.step() for every batch, an empty one, too. To add up the gradients of K "
+        "no optimizer.step() was taken on the batch before: call loss.backward(), and step() of "
+        "the optimizer that make_private returned, for every batch, an empty one, too. To add up K "
         "batches, give the DataLoader K times the batch_size, and take its batches from "
         "BatchMemoryManager"
     )
