@@ -204,7 +204,7 @@ def test_a_configuration_file_of_another_method_is_priced_as_that(
     assert found["plan"]["classes"] == 3
     path.write_text('features = "pca:60"\nexamples = 1000\nepsilon = 2\n')
     assert main(["budget", "--config", str(path)]) == 2
-    assert "--features=pca:60" in capsys.readouterr().err
+    assert "'features' in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

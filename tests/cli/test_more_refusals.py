@@ -445,7 +445,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*TRAIN, "--config", "table.toml"),
         ("[plan] in table.toml", "plain options"),
     ),
-    "a configuration with a stranger": ((*TRAIN, "--config", "typo.toml"), ("--epsilom",)),
+    "a configuration with a stranger": (
+        (*TRAIN, "--config", "typo.toml"),
+        ("'epsilom' in typo.toml",),
+    ),
     "a broken configuration": (
         (*TRAIN, "--config", "broken.toml"),
         ("broken.toml cannot be read", "TOML"),

@@ -147,8 +147,8 @@ MUTANTS = [
     Mutant(
         "an epoch whose steps were all taken is gone through again",
         base_run.BaseRun._next_epoch,
-        "and self._is_over(self._epoch)",
-        "and False",
+        "if self._is_over(epoch):",
+        "if False:",
         "check_a_script_that_counts_epochs_goes_on_after_a_whole_one",
     ),
     Mutant(

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]),
         "loss.backward()",
     ),
-    "no step": (stepless, "optimizer.step() for every batch"),
+    "no step": (stepless, "for every batch, an empty one"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
     "no noise, published": (
         lambda: private(noise_multiplier=0.0)[0].publish("x"),

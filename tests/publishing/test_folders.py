@@ -249,7 +249,7 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "an option with a space": ('"a b" = 1', ("is not an option",)),
     "an empty option": ('"" = 1', ("is not an option",)),
-    "an option nobody knows": ("epsilom = 3", ("--epsilom",)),
+    "an option nobody knows": ("epsilom = 3", ("'epsilom' in",)),
     "text for a number": ('epsilon = "much"', ("--epsilon", "'much'")),
     "a list for a number": ("epsilon = [1, 2]", ("--epsilon", "'1,2'")),
     "a date for a number": ("epsilon = 1979-05-27", ("--epsilon", "1979-05-27")),

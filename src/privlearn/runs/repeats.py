@@ -106,9 +106,8 @@ class Repeats:
         elif then[0] != now[0]:
             raise BadInput(
                 "a step was taken before the interruption, with other settings of the optimizer "
-                "(its learning rate, say), and would be repeated with the same noise. Give the "
-                "settings that it began with; a loop lets its run keep the scheduler, "
-                "private.keep(scheduler). Or begin anew; what the run was "
+                "(its learning rate, say), and would be repeated with the same noise. Give those "
+                "it began with (a loop: private.keep(scheduler)), or begin anew; what the run was "
                 "charged stays charged"
             )
         elif then != now:

@@ -165,8 +165,11 @@ class BaseRun(Described):
         elif epoch is not None and not epoch.begun:
             return epoch
         self._epoch = next(self._epochs, None)
-        if self._epoch is not None and not self.session.left and self._is_over(self._epoch):
-            next(iter(self._epoch), None)  # of a resumed run: all of its batches were released
+        epoch = self._epoch
+        if epoch is None or self.session.left or epoch.number + 1 == self.plan.epochs:
+            return epoch
+        if self._is_over(epoch):
+            next(iter(epoch), None)  # of a resumed run: all of its batches were released
             self._epoch = next(self._epochs, None)
         return self._epoch
 
