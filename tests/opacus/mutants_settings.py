@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         "the plan has a schedule's first noise in all epochs",
-        planned_settings.PlannedSetting.planned,
+        planned_settings.PlannedSetting.values_for,
         "self.base * factor for factor",
         "self.base for factor",
         NOISE,

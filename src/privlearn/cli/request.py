@@ -218,7 +218,7 @@ def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
     near = (
         [candidate for candidate in known if _initials(candidate) == name]
         or [candidate for candidate in known if candidate.startswith(name)]
-        or get_close_matches(name, known, n=1)
+        or get_close_matches(name, known, n=1, cutoff=0.65)
     )
     return f" Did you mean {dashes}{near[0]}?" if near else ""
 

@@ -148,7 +148,7 @@ class Routed:
         return _by_expert(g, self._weight, self._experts, not self._transposed)
 
 
-def routed(
+def compute_routed(
     capture: Capture, x: Tensor, weight: Tensor, experts: Tensor, *, transposed: bool = False
 ) -> Any:
     """`multiply_routed`, which sorts rows by their experts: where examples are followed, no row
@@ -161,4 +161,4 @@ def routed(
     return NotImplemented
 
 
-RULES[multiply_routed] = routed
+RULES[multiply_routed] = compute_routed

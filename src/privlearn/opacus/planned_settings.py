@@ -40,7 +40,7 @@ class PlannedSetting:
     scheduler: PlannedScheduler | None = None
     began_at: int = 0
 
-    def planned(self, epochs: int) -> tuple[float, ...]:
+    def values_for(self, epochs: int) -> tuple[float, ...]:
         """The value of each epoch, as the script says it."""
         if self.scheduler is None:
             return (self.base,) * epochs
@@ -215,7 +215,7 @@ class PlannedSettings:
     def _settle(self) -> None:
         """Make the run anew by a plan that has what was set."""
         plan = self._run.plan
-        planned = {name: self._settings[name].planned(plan.epochs) for name in self._changed}
+        planned = {name: self._settings[name].values_for(plan.epochs) for name in self._changed}
         if NORM in planned:
             norms, clip = planned[NORM], plan.clip
             assert isinstance(clip, ScheduledClip)

@@ -231,7 +231,7 @@ class PrivacyEngine:
         if self._secure:
             settings.setdefault("streams", Streams.new(discrete=True))
         rows = loader if asked["batch_first"] else _rows_first(loader)
-        kept = {name: value for name, value in settings.items() if name not in _SAID_ELSEWHERE}
+        repeated = {n: value for n, value in settings.items() if n not in _SAID_ELSEWHERE}
         clip_only = noise == 0
         if clip_only and (file or settings.get("ledger") is not None):
             raise BadInput(
@@ -254,7 +254,7 @@ class PrivacyEngine:
         run = ClipOnlyRun(planned) if clip_only else planned
 
         def remake(before: ScriptedRun, plan: Plan, **resumed: Any) -> ScriptedRun:
-            again = {**kept, "plan": plan, "config": before.config}
+            again = {**repeated, "plan": plan, "config": before.config}
             if clip_only:
                 return ClipOnlyRun(make_private(module, optimizer, rows, **again))
             again |= {"ledger": before.ledger, **resumed}
