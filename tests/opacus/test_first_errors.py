@@ -16,8 +16,15 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import privlearn as pv
+from privlearn._figures import private_figures
 from privlearn.errors import BadInput, PrivacyWarning, PrivlearnError
-from privlearn.opacus import BatchMemoryManager, ModuleValidator, PrivacyEngine
+from privlearn.opacus import (
+    BatchMemoryManager,
+    LambdaGradClip,
+    LambdaNoise,
+    ModuleValidator,
+    PrivacyEngine,
+)
 from tests.opacus.checks import (
     X,
     Y,
@@ -376,3 +383,12 @@ def test_empty_batches_pass_through_models_that_can_t_compute_one() -> None:
         if len(sizes) == 12:
             break
     assert 0 in sizes
+
+
+def test_no_private_figure_enters_a_scheduler_of_the_noise() -> None:
+    figure = private_figures(0.7)
+    for kind, function in ((LambdaNoise, "noise_lambda"), (LambdaGradClip, "scheduler_function")):
+        _, _, optimizer, batches = private(noise_multiplier=1.0, epochs=2, max_grad_norm=1.0)
+        kind(optimizer, **{function: lambda epoch: figure})
+        with pytest.raises(BadInput, match="is a private figure"):
+            next(iter(batches))

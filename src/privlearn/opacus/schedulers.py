@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, final
 
-from privlearn._checks import checked, count, positive
+from privlearn._checks import checked, count, positive, require_public
 from privlearn.errors import BadInput
 
 
@@ -67,6 +67,7 @@ class PlannedScheduler(ABC):
         factors = []
         for epoch in range(self.last_epoch, self.last_epoch + epochs):
             factor = self.factor(epoch)
+            require_public(f"the factor of {type(self).__name__}", factor)
             if not isinstance(factor, int | float) or not 0 < factor < math.inf:
                 raise BadInput(
                     f"{type(self).__name__} multiplies {self.setting} by {str(factor)[:40]} in "
