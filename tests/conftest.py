@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+pytest.register_assert_rewrite("tests")  # named checks show what they compare
+
 from tests.support import changed, left_out, planted, seeded
 from tests.support.vision import make_torchvision_importable
 

@@ -60,8 +60,10 @@ class FigureWatch(Protocol):
     def under_way(self) -> bool:
         """Whether it begins to count."""
 
-    def figure_used(self, use: FigureUse) -> None:
-        """A private figure of this process became a plain value."""
+    def figure_used(self, use: FigureUse, *, warn: bool) -> bool:
+        """A private figure of this process became a plain value. Returns whether the run warned of
+        it, which it does only if `warn`.
+        """
 
 
 _WATCHES: weakref.WeakSet[FigureWatch] = weakref.WeakSet()
@@ -210,9 +212,9 @@ def note(what: str, *, silent: bool = False) -> None:
     watches = [watch for watch in list(_WATCHES) if watch.under_way]
     if not watches:
         return
-    use = _use(what, silent=silent)
-    for watch in watches:
-        watch.figure_used(use)
+    use, warned = _use(what, silent=silent), False
+    for watch in watches:  # a run that a script left is under way, too, until it is collected
+        warned |= watch.figure_used(use, warn=not warned)
 
 
 def _use(what: str, *, silent: bool) -> FigureUse:

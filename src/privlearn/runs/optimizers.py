@@ -232,19 +232,20 @@ class Descent:
         """Whether private figures can steer the run."""
         return self._session.state == "under way"
 
-    def figure_used(self, use: FigureUse) -> None:
+    def figure_used(self, use: FigureUse, *, warn: bool) -> bool:
         """A private figure was compared, or became a plain number. Each place of a script is warned
         of once.
         """
         session = self._session
         if self._stepping or isinstance(use.by, torch.optim.Optimizer | LRScheduler):
             into = "a step" if self._stepping else type(use.by).__name__
-            session.claim_nothing(f"{use}, in {into}: {_STEERED}")
-            return
+            return session.claim_nothing(f"{use}, in {into}: {_STEERED}", warn=warn)
         if not session.figure_use:
             session.note_figure_use(str(use))
-        if not use.silent and use.place not in self._places:
-            self._places.add(use.place)
+        if use.silent or use.place in self._places:
+            return False
+        self._places.add(use.place)
+        if warn:
             advice = (
                 "Compare metrics of public rows"
                 if use.what == COMPARED
@@ -256,6 +257,7 @@ class Descent:
                 PrivacyWarning,
                 stacklevel=6,
             )
+        return warn
 
     def _look_at_settings(self) -> None:
         """Claim nothing for settings that are private figures, or are not known to be public."""

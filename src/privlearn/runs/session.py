@@ -424,15 +424,17 @@ class TrainingSession(Session):
         """How many steps an epoch has; 0 before the first one was begun."""
         return self._steps
 
-    def claim_nothing(self, reason: str) -> None:
+    def claim_nothing(self, reason: str, *, warn: bool = True) -> bool:
         """Nothing can be claimed for the model, nor after an interruption. Of several reasons the
-        first one is kept.
+        first one is kept. Returns whether a `PrivacyWarning` was given, which `warn` allows.
         """
         if self.unclaimed:
-            return
+            return False
         self.unclaimed = reason
         self._mark()
-        warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+        if warn:
+            warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+        return warn
 
     def note_figure_use(self, use: str) -> None:
         """A private figure became a plain value. A run that is left early after it claims nothing,
