@@ -326,3 +326,28 @@ def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
         run(place / "compared", lambda *_: None, 3)
         run(place / "compared", compares, 99).publish(place / "c")
         assert pv.verify(place / "c").ok
+
+
+@check
+def check_several_runs_under_way_note_a_use_and_one_warns_of_it() -> None:
+    """A run that a script left is under way until it is collected: it must not warn again of what a
+    later run warns of, and it can't be published after the use.
+    """
+
+    def compares(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+        assert losses[-1] < 100.0
+
+    for use, scheduled in ((compares, None), (in_scheduler(lambda losses: losses[-1]), patient)):
+        earlier = []
+        for _ in range(3):
+            loop = private(network(), loss=loss)
+            loop.step(next(iter(loop.batches())))
+            earlier.append(loop)
+        for _ in range(2):
+            warned = published(use, scheduled, epochs=1)[1]
+            assert len(warned) == 1, warned
+        for loop in earlier:
+            with tempfile.TemporaryDirectory() as folder:
+                place = Path(folder) / "model"
+                refused = must_raise(BadInput, lambda loop=loop, to=place: loop.publish(to))
+            assert "a private figure was" in str(refused)

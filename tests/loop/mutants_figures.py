@@ -13,6 +13,7 @@ PUBLIC = "check_a_public_metric_may_steer_a_scheduler"
 COMPARED = "check_comparing_a_private_figure_is_warned_of_and_decides_nothing"
 SET, STEPS = "check_a_private_figure_sets_nothing", "check_private_figures_stay_out_of_steps"
 SCRIPT = "check_a_scripts_losses_are_private_figures"
+SEVERAL = "check_several_runs_under_way_note_a_use_and_one_warns_of_it"
 RESTART = "check_a_restart_forgets_no_use_of_a_private_figure"
 
 MUTANTS = [
@@ -188,6 +189,27 @@ MUTANTS = [
         "self._notes, self._marks,",
         "self._notes,",
         RESTART,
+    ),
+    Mutant(
+        "every run under way warns of a use",
+        _figures.note,
+        "warn=not warned",
+        "warn=True",
+        SEVERAL,
+    ),
+    Mutant(
+        "only the run that warns notes a use",
+        _figures.note,
+        "warned |= watch.figure_used(use, warn=not warned)",
+        "warned = warned or watch.figure_used(use, warn=True)",
+        SEVERAL,
+    ),
+    Mutant(
+        "a run that can claim nothing is taken to have warned",
+        session.TrainingSession.claim_nothing,
+        "return False",
+        "return warn",
+        SEVERAL,
     ),
 ]
 

@@ -1,12 +1,15 @@
 """Every test draws the same numbers from the global generators, whichever tests ran before it, and
-so does every fixture that several tests share.
+so does every fixture that several tests share. No test knows the weights that others released.
 
-A check that forgets to seed would else fail, or miss its planted bug, in some orders of tests.
+A check that forgets to seed would else fail, or miss its planted bug, in some orders of tests. So
+would one that counts warnings, after a planted bug that kept a network from being trained: its
+fresh weights would be known as those of an earlier run.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +21,8 @@ import torch
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     _seed()
+    if optimizers := sys.modules.get("privlearn.runs.optimizers"):
+        optimizers._LOADED.clear()
 
 
 @pytest.hookimpl(wrapper=True)
