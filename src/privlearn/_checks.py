@@ -4,6 +4,7 @@ given.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import os
@@ -147,36 +148,38 @@ def checked(target: _T) -> _T:
         BadInput: when called, with the name of the argument, what was given and what was expected.
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
-    parameters, names = (
-        inspect.signature(function).parameters,
-        vars(sys.modules[function.__module__]),
-    )
-    read = getattr(target, "_parsed", ())
+    parameters = inspect.signature(function).parameters
+    left = getattr(target, "_parsed", ())
     positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
         ""
     ]
 
     @functools.cache
-    def kinds() -> dict[str, Any]:
-        known = {name: _kind_of(part, names) for name, part in parameters.items()}
+    def options() -> Mapping[str, Any]:
+        """What `**options: Unpack[...]` may hold, by name."""
         for name, part in parameters.items():
             if part.kind is part.VAR_KEYWORD:
-                options = get_args(known.pop(name))  # of `Unpack`, a `TypedDict`
-                known |= get_type_hints(options[0]) if options else {}
-        left = {
-            name
-            for name, kind in known.items()
-            if name in read or kind in (Any, inspect.Parameter.empty)
-        }
-        return {name: kind for name, kind in known.items() if name not in left}
+                unpacked = get_args(_evaluated(part.annotation, _module_of(target, name)))
+                return get_type_hints(unpacked[0]) if unpacked else {}
+        return {}
+
+    @functools.cache
+    def kind_of(name: str) -> Any:
+        part = parameters.get(name)
+        if name in left:
+            return Any
+        if part is None or part.kind is part.VAR_KEYWORD:
+            return options().get(name, Any)
+        if part.annotation is part.empty:
+            return Any
+        return _evaluated(part.annotation, _module_of(target, name))
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        known = kinds()
         at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
         for name, value in (*zip(at, args, strict=True), *named.items()):
-            if name in known:
-                require_fit(name, value, known[name])
+            if (kind := kind_of(name)) is not Any:
+                require_fit(name, value, kind)
         return function(*args, **named)
 
     if isinstance(target, type):
@@ -185,16 +188,37 @@ def checked(target: _T) -> _T:
     return call  # type: ignore[return-value]
 
 
-def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
-    """What an annotation stands for; `Any` where it names what only type checkers import."""
+def _module_of(target: Any, argument: str) -> types.ModuleType:
+    """Where an argument is annotated: of a field that a class inherits, where its parent is."""
+    parents = target.__mro__ if isinstance(target, type) else ()
+    home = next((each for each in parents if argument in inspect.get_annotations(each)), target)
+    return sys.modules[home.__module__]
+
+
+def _evaluated(annotation: Any, module: types.ModuleType) -> Any:
+    """What an annotation of a module stands for.
+
+    Raises:
+        NameError: it names what the module does not import: it would guard nothing.
+    """
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        return (
-            eval(part.annotation, dict(names))
-            if isinstance(part.annotation, str)
-            else part.annotation
-        )
-    except (NameError, AttributeError, TypeError):
-        return Any
+        return eval(annotation, dict(vars(module)))
+    except NameError:
+        return eval(annotation, vars(module) | _imported_for_types(module))
+
+
+@functools.cache
+def _imported_for_types(module: types.ModuleType) -> dict[str, Any]:
+    """What a module imports for type checkers alone, because its parts need each other or to begin
+    fast.
+    """
+    names: dict[str, Any] = {"__name__": module.__name__, "__package__": module.__package__}
+    for statement in ast.parse(inspect.getsource(module)).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING"):
+            exec(compile(ast.Module(statement.body, []), str(module.__file__), "exec"), names)
+    return names
 
 
 #: Numbers as annotations state them: NumPy's, too.

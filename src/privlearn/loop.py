@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 from torch import Tensor, nn, optim
 
 from privlearn._checks import checked
@@ -16,6 +17,7 @@ from privlearn.core.plan import Plan
 from privlearn.core.rows import Rows
 from privlearn.core.schedules import Constant, Schedule
 from privlearn.core.streams import Streams
+from privlearn.data.dataset import require_groups
 from privlearn.data.torch_rows import resampled
 from privlearn.errors import BadInput, warn
 from privlearn.runs.checkpoint import Checkpoint
@@ -136,6 +138,7 @@ def make_private(
     }
     options: dict[str, Any] = {name: settings.get(name) for name in _OTHERS}
     if options["groups"] is not None:
+        require_groups("loader", np.asarray(options["groups"]), len(rows))
         rows.groups = options["groups"]  # type: ignore[attr-defined]
     plan = options["plan"]
     if plan is not None:

@@ -154,6 +154,7 @@ def evaluate(
     >>> round(metrics["accuracy"], 3), metrics.confusion_matrix
     (0.667, ((1, 0), (1, 1)))
     """
+    require_fit("model", model, Result | nn.Module)
     require_fit("ledger", ledger, Ledger | None)
     require_fit("streams", streams, Streams | None)
     x, y = _rows(data, targets)

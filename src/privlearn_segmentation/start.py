@@ -287,6 +287,7 @@ def public_network(
     Raises:
         BadInput: data that are not declared public, or that don't say how many classes there are.
     """
+    count("seed", seed, least=0, most=2**63 - 1)
     if labelled.classes is None:
         raise BadInput(
             "the public volumes don't say how many classes there are: give pv.Dataset(..., "
@@ -364,6 +365,7 @@ class Start:
                 are.
         """
         between("share", share, 1e-3, 1e3)
+        count("seed", seed, least=0, most=2**63 - 1)
         if not pool.public:
             raise BadInput(
                 "what teachers are asked about is not protected: give a pool that is declared "

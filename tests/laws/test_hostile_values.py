@@ -24,7 +24,9 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import _checks
-from privlearn.errors import PrivlearnError
+from privlearn._checks import checked
+from privlearn.errors import BadInput, PrivlearnError
+from privlearn.training.choices import TrainRequest
 from tests.laws.hostile_calls import Call
 from tests.laws.hostile_names import ELSEWHERE, calls, public_names
 from tests.laws.test_hostile_options import limited
@@ -224,6 +226,27 @@ def test_without_its_guard_a_function_answers_in_others_words(
     assert not faults(chosen)
     monkeypatch.setattr(_checks, "fits", lambda value, kind: True)
     assert len(faults(chosen)) == len(chosen)
+
+
+@pytest.mark.parametrize("name", ["sampling", "schedule", "clip", "adjacency", "model"])
+def test_annotations_of_a_parents_module_guard_what_a_class_inherits(name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        TrainRequest(epsilon=1.0, **{name: np.full(3, math.nan)})
+
+
+@pytest.mark.parametrize("name", ["device", "augmentation", "world"])
+def test_annotations_that_are_imported_for_type_checkers_guard(name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        pv.ComputeConfig(**{name: np.full(3, math.nan)})
+
+
+def test_an_annotation_that_names_nothing_is_an_error() -> None:
+    @checked
+    def function(value: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821
+        pass
+
+    with pytest.raises(NameError, match="Unknown"):
+        function(1)
 
 
 @pytest.mark.nightly

@@ -83,6 +83,7 @@ def train(
             "high=...); for numbers target_bounds=(low, high) in place of classes, and for labels "
             "of which several hold labels=(name, ...)"
         )
+    _require_known(choices)
     require_task(choices.get("task"), dataset)
     shared = {"epsilon": epsilon, "delta": delta, "examples": examples}
     settled, dataset = settle_for(

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from privlearn._checks import checked
+from privlearn._checks import checked, require_fit
 from privlearn._display import shortened
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.processes import require_one_process
@@ -143,6 +143,7 @@ def ask_teachers(
     """
     require_one_process("PATE")
     _require_kinds(plan, teachers, ledger, streams, progress)
+    require_fit("reducer", reducer, Reducer | None)
     pool = Pool.of(public_inputs, plan.reachable().queries)
     teachers.require_others(pool.raw)
     _warn_of_noise(plan, reducer)
