@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable
@@ -210,3 +211,38 @@ def test_a_delta_of_one_over_the_examples_is_warned_of() -> None:
 def test_rows_by_name_train_as_they_are() -> None:
     """Rows that are not to be taken apart are still rows."""
     assert gone_through(of_changing_rows(), of_names).isfinite().all()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduler_that_a_resumed_run_begins_anew_is_warned_of(
+    tmp_path: Path, kept: bool, before: bool
+) -> None:
+    """Whether it was made before the run or after it, and only if the run does not keep it."""
+
+    def train(epochs: int) -> None:
+        model = network()
+        optimizer = sgd(model)
+        make = functools.partial(torch.optim.lr_scheduler.StepLR, optimizer, 1, 0.5)
+        scheduler = make() if before else None
+        with private(
+            model, optimizer=optimizer, loss=loss, checkpoint=tmp_path / "run", epochs=3
+        ) as loop:
+            scheduler = scheduler or make()
+            if kept:
+                loop.keep(scheduler)
+            for batch in loop.batches():
+                loop.step(batch)
+                if loop.steps_done % loop.steps_per_epoch == 0:
+                    scheduler.step()
+                if loop.steps_done == epochs * loop.steps_per_epoch + 1:
+                    loop.save_checkpoint()
+                    return
+
+    with warnings.catch_warnings(record=True) as first:
+        train(1)
+    with warnings.catch_warnings(record=True) as resumed:
+        train(2)
+    said = "a StepLR counts from its beginning"
+    assert not any(said in str(each.message) for each in first)
+    assert sum(said in str(each.message) for each in resumed) == (not kept)

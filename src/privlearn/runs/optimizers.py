@@ -268,6 +268,13 @@ class Descent:
         use = self._session.figure_use
         if denial := self.trace.denial(clean=not use):
             self._session.claim_nothing(f"{use}, and then {denial}" if use else denial)
+        for kind in self.trace.restarted():
+            warnings.warn(
+                f"a {kind} counts from its beginning, though the run goes on at step "
+                f"{self._session.steps_done}: its rates are not those that the run would have had. "
+                "Give it to the run's keep(...) before the first batch, in the first run, too",
+                stacklevel=4,
+            )
         self._session.note_declared_rates(self.trace.reasons)
 
     def state_dict(self) -> dict[str, Any]:

@@ -162,9 +162,11 @@ class _History:
         counts: what the numbers that it was given may count, if they count anything.
         readings: what it reads, as text, between its first call and the next step; None before.
         touched: the settings that it reads or writes.
+        beginning: whether it may count from its beginning, for all that was looked at.
     """
 
     def __init__(self, taken: int, epoch: int) -> None:
+        self.beginning = True
         self.cadence = Cadence(taken, epoch)
         self.calls = 0
         self.counts: set[tuple[str, int]] | None = None
@@ -277,6 +279,18 @@ class SettingsTrace:
             if not history.reads_the_same(scheduler):
                 self._deny(history.touched, READS)
         return self._first_reason()
+
+    def restarted(self) -> list[str]:
+        """The kinds of the schedulers that count from their beginning, though the run goes on after
+        an epoch that another process trained. Each scheduler is looked at once.
+        """
+        _, epoch = self._progress()
+        kinds = []
+        for scheduler, history in list(self._histories.items()):
+            first, history.beginning = history.beginning, False
+            if first and 0 < epoch <= (self._start or 0) and scheduler.last_epoch <= history.calls:
+                kinds.append(type(scheduler).__name__)
+        return kinds
 
     def _are_in_place(self) -> bool:
         """Whether the optimizer has the traced groups, or others with the same settings, which are
