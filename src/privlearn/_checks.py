@@ -7,11 +7,14 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Rational, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +27,7 @@ _LARGEST = sys.float_info.max
 
 def positive(name: str, value: float) -> float:
     """Return `value` as a float if it is finite and above zero, else raise `BadInput`."""
+    value = as_plain(value, float)
     require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
         raise BadInput(
@@ -34,6 +38,7 @@ def positive(name: str, value: float) -> float:
 
 def between(name: str, value: float, low: float, high: float) -> float:
     """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
+    value = as_plain(value, float)
     require_public(name, value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
@@ -49,6 +54,7 @@ def between(name: str, value: float, low: float, high: float) -> float:
 
 def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
     """Return `value` if it is a whole number from `least` to `most`, else raise `BadInput`."""
+    value = as_plain(value, int)
     require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(
@@ -66,6 +72,7 @@ def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
 
 def probability(name: str, value: float, *, open_top: bool = False) -> float:
     """Return `value` if it lies in (0, 1] (in (0, 1) with `open_top`), else raise `BadInput`."""
+    value = as_plain(value, float)
     require_public(name, value)
     inside = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     if not inside or (open_top and value == 1):
@@ -113,6 +120,101 @@ def quoted(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+#: What most arguments are, and what stays as it is.
+_AS_THEY_ARE = frozenset({int, float, bool, str, bytes, types.NoneType})
+#: The letters by which arrays say that they hold truth values, whole numbers or floats.
+_OF_NUMBERS = "biuf"
+
+
+def as_plain(value: Any, kind: Any) -> Any:
+    """`value` with Python's own int, float or bool for a number of another library; all else as it
+    is.
+
+    Guarantee: what is stored, written and compared is a plain number, which in decimals is never
+    above the number that was given: a target is never exceeded. Scalars, arrays and tensors
+    without axes are taken exactly (`np.float32(0.1)` is 0.10000000149011612); a `Fraction` or a
+    `Decimal` becomes the nearest float that is written no larger. Private figures stay figures.
+
+    Args:
+        value: what an argument was given; also a tuple, a list or a dictionary of such values.
+        kind: how the argument is annotated. What may be something else than a number stays so.
+    """
+    if not _holds_other_number(value):
+        return value
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        numbers = [part for part in parts if part in _NUMBERS]
+        if any(fits(value, part) for part in parts if part not in numbers):
+            kinds = [part for part in parts if get_args(part)]
+            return as_plain(value, kinds[0]) if len(kinds) == 1 else value
+        return _as_number(value, int in numbers) if numbers else as_plain(value, parts[0])
+    if kind in _NUMBERS or origin is Literal:
+        return _as_number(value, kind is not float)
+    if isinstance(value, dict) and len(parts) == 2:
+        return {name: as_plain(part, parts[1]) for name, part in value.items()}
+    if type(value) in (tuple, list) and parts:
+        several = origin is tuple and parts[1:] != (...,)
+        kinds = parts if several and len(parts) == len(value) else parts[:1] * len(value)
+        return type(value)(map(as_plain, value, kinds))
+    return value
+
+
+def _holds_other_number(value: Any) -> bool:
+    """Whether a value is, or holds, what may be a number of another library."""
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return False
+    if kind in (tuple, list):
+        return any(map(_holds_other_number, value))
+    if kind is dict:
+        return any(map(_holds_other_number, value.values()))
+    return isinstance(value, Real | Decimal) or getattr(value, "ndim", None) == 0
+
+
+def _as_number(value: Any, whole: bool) -> Any:
+    """One value of another library as Python's number; what is none, or attached to a graph of
+    gradients, as it is.
+
+    Args:
+        whole: whether a `Fraction` or a `Decimal` without a fraction becomes an int.
+    """
+    if getattr(value, "ndim", None) == 0:
+        if _letter(value) not in _OF_NUMBERS or getattr(value, "requires_grad", False):
+            return value
+        try:
+            value = value.item()
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return value
+    if isinstance(value, int | float | PrivateFigure) or not isinstance(value, Real | Decimal):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):
+        return value
+    if not math.isfinite(number):
+        return number if math.isnan(number) or number == value else value
+    exact = value if isinstance(value, Rational | Decimal) else Fraction(*_ratio(value))
+    if whole and exact == int(number):
+        return int(number)
+    written = (Decimal if isinstance(exact, Decimal) else Fraction)(repr(number))
+    return math.nextafter(number, -math.inf) if written > exact else number
+
+
+def _letter(value: Any) -> str:
+    """By which letter a scalar or an array of NumPy says what it holds; of all else that of
+    floats.
+    """
+    return str(getattr(getattr(value, "dtype", None), "kind", "f"))
+
+
+def _ratio(value: Any) -> tuple[int, int]:
+    """Numerator and denominator of a float of another width."""
+    ratio = getattr(value, "as_integer_ratio", float(value).as_integer_ratio)()
+    return int(ratio[0]), int(ratio[1])
+
+
 def require_fit(name: str, value: object, kind: Any) -> None:
     """Raise `BadInput` unless `value` is of a kind, which is given as an annotation, and no private
     figure.
@@ -142,11 +244,23 @@ def checked(target: _T) -> _T:
     Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, the parts of
     generics but for tuples and lists, and the names in a class's `_parsed`, are left to the code
     that reads them. For a protocol, and for a class with `_interface`, names of methods, whatever
-    has these stands in.
+    has these stands in. It runs with plain numbers, as `with_plain_numbers` does.
 
     Raises:
         BadInput: when called, with the name of the argument, what was given and what was expected.
     """
+    return _reading(target, refusing=True)
+
+
+def with_plain_numbers(target: _T) -> _T:
+    """Let a function, or a class as it is made, take numbers of other libraries, where it is
+    annotated with numbers: `as_plain`. It refuses what it refuses by itself.
+    """
+    return _reading(target, refusing=False)
+
+
+def _reading(target: _T, refusing: bool) -> _T:
+    """The function or class, whose arguments are read by their annotations."""
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters
     left = getattr(target, "_parsed", ())
@@ -166,21 +280,27 @@ def checked(target: _T) -> _T:
     @functools.cache
     def kind_of(name: str) -> Any:
         part = parameters.get(name)
-        if name in left:
-            return Any
         if part is None or part.kind is part.VAR_KEYWORD:
             return options().get(name, Any)
         if part.annotation is part.empty:
             return Any
         return _evaluated(part.annotation, _module_of(target, name))
 
+    def read(name: str, value: Any) -> Any:
+        if not refusing and not _holds_other_number(value):
+            return value
+        if (kind := kind_of(name)) is not Any:
+            value = as_plain(value, kind)
+            if refusing and name not in left:
+                require_fit(name, value, kind)
+        return value
+
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
-        for name, value in (*zip(at, args, strict=True), *named.items()):
-            if (kind := kind_of(name)) is not Any:
-                require_fit(name, value, kind)
-        return function(*args, **named)
+        values = list(args)
+        for place, value in enumerate(args):
+            values[place] = read(positional[min(place, len(positional) - 1)], value)
+        return function(*values, **{name: read(name, value) for name, value in named.items()})
 
     if isinstance(target, type):
         target.__init__ = call  # type: ignore[misc]
@@ -252,6 +372,7 @@ def fits(value: object, kind: Any) -> bool:
         large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
         return (
             isinstance(value, _NUMBERS[kind])
+            and _letter(value) in _OF_NUMBERS  # NumPy's spans of time are Integral
             and isinstance(value, bool) == (kind is bool)
             and not large
         )

@@ -15,7 +15,7 @@ from dataclasses import Field, fields, is_dataclass
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
-from privlearn._checks import printable
+from privlearn._checks import printable, with_plain_numbers
 from privlearn.errors import BadInput, PrivlearnError
 
 
@@ -43,7 +43,7 @@ _DEEPEST = 12
 
 def registered(cls: _Class) -> _Class:
     """Enter a frozen dataclass under its `kind`, so that plans that hold one can be written and
-    read back.
+    read back. It takes numbers of other libraries, and holds plain ones.
 
     Raises:
         BadInput: it is no dataclass, has no kind, or another class has the same.
@@ -54,7 +54,7 @@ def registered(cls: _Class) -> _Class:
             "ClassVar[str] = ..."
         )
     enter(cls)
-    return cls
+    return with_plain_numbers(cls)
 
 
 def enter(cls: type[Any]) -> None:

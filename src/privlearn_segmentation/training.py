@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, checked, count, positive
+from privlearn._checks import between, checked, count, positive, with_plain_numbers
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
@@ -115,6 +115,7 @@ _MOST_CLASSES = 1 << 16
 _AT_ONCE = 16
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Training:
@@ -238,6 +239,7 @@ def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
         ) from error
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Pairs:

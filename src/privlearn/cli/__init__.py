@@ -12,6 +12,7 @@ from importlib import import_module
 from privlearn._checks import printable
 from privlearn.cli.option import Option
 from privlearn.cli.options import options_of
+from privlearn.cli.outlets import forget_reader, require_outlets, write_out
 from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
@@ -36,12 +37,13 @@ _INTERRUPTED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 fine, 1 a check failed, 2 bad input."""
     request = None
+    require_outlets()
     try:
         request = parse(list(sys.argv[1:] if argv is None else argv))
         # Only when it runs: most commands import torch.
         module, function = _ELSEWHERE.get(request.command, (request.command, "run"))
         code: int = getattr(import_module(f"privlearn.cli.commands.{module}"), function)(request)
-        sys.stdout.flush()
+        write_out("")
     except PrivlearnError as error:
         if not _says_why():
             return 2
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"privlearn: interrupted{f'; {left}' if left else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        forget_reader(sys.stdout)
         return 0
     except OSError as error:
         if not _says_why():

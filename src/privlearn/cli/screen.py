@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from privlearn._texts import for_terminal
+from privlearn.cli.outlets import forget_reader, write_out
 from privlearn.core import sampling, schedules
 from privlearn.core.accounting import accountant, comparisons
 from privlearn.core.accounting.events import Event, compose, to_json
@@ -93,6 +94,10 @@ class Screen(Console):
         """
         Console.print(self, *map(_as_line, parts), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader: what the command does is worth its exit code."""
+        forget_reader(self.file)
+
 
 def _as_line(part: Any) -> Any:
     if not isinstance(part, str):
@@ -161,12 +166,12 @@ def print_for_scripts(text: str) -> None:
     if sys.stdout.isatty():
         print_lines(text.splitlines())
     else:
-        sys.stdout.write(text)
+        write_out(text)
 
 
 def print_json(figures: dict[str, Any]) -> None:
     """Print one JSON object, and nothing else, on standard output."""
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    write_out(json.dumps(figures, indent=2) + "\n")
 
 
 def guarantee_table(figures: dict[str, Any]) -> Table:

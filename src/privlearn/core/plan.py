@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from privlearn import _public
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn._display import Described, plan_summary
 from privlearn._public import OMITTED, expect, is_registered, registered
 from privlearn.core.accounting import accountant
@@ -151,10 +151,12 @@ class AbstractPlan(Described, ABC):
         """Whose data are protected."""
         return PrivacyUnit(self.group_size)  # type: ignore[attr-defined]
 
+    @with_plain_numbers
     def guarantee(self, delta: float) -> Guarantee:
         """The tightest sound guarantee of the whole run at `delta`."""
         return self.guarantees(delta)[0]
 
+    @with_plain_numbers
     def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
         """Every sound guarantee of the whole run at `delta`, the tightest first."""
         unit = self.unit
@@ -414,6 +416,7 @@ class Plan(AbstractPlan):
                 "it from its fields alone"
             )
 
+    @with_plain_numbers
     def epoch_event(self, noise_multiplier: float) -> Event:
         """What an epoch at this noise costs, with its validation if that is charged."""
         batches = self.batches_event(noise_multiplier)
@@ -439,6 +442,7 @@ class Plan(AbstractPlan):
             during.insert(self.clip.learned.after, self.clip.learned.event())
         return compose([*priced(self.front), *during, *self._after()])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> Plan:
         """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled
         it.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, checked, count, parse_spec, positive, require_fit
+from privlearn._checks import as_plain, between, checked, count, parse_spec, positive, require_fit
 from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
@@ -143,6 +143,7 @@ class Decay(Schedule):
 
     def _t(self, epoch: float) -> float:
         """Epochs of decay up to `epoch`."""
+        epoch = as_plain(epoch, float)
         require_fit("epoch", epoch, float)
         return min(max(epoch, self.from_epoch), self.to_epoch) - self.from_epoch
 

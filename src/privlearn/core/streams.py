@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from randomgen import AESCounter
 
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn._display import Described, Summary
 from privlearn.errors import BadInput
 
@@ -236,6 +236,7 @@ class Streams(Described):
         raise TypeError("Streams cannot be pickled: a copy would draw the same noise again")
 
     @classmethod
+    @with_plain_numbers
     def new(cls, seed: int | None = None, *, rank: int = 0, discrete: bool = False) -> Streams:
         """Make fresh streams, from the operating system or from `seed` (a whole number, 0 or
         above).

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import count, require_fit
+from privlearn._checks import count, require_fit, with_plain_numbers
 from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
 
@@ -38,6 +38,7 @@ _AT_ONCE = 1024
 _ASKED = 1 << 17
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True, eq=False)
 class Dataset:

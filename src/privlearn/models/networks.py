@@ -6,20 +6,18 @@ MONAI is an extra, `pip install 'privlearn[medical]'`; it is imported only where
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import require_fit
+from privlearn._checks import require_fit, with_plain_numbers
+from privlearn._user_code import import_function
 from privlearn.core.clipping.model_check import require_shaped
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
@@ -36,6 +34,7 @@ _MAPS = 16
 _BOOSTED = ("boosted", "boosted-counts")
 
 
+@with_plain_numbers
 def build(
     spec: NetworkSpec, input_shape: Sequence[int], classes: int, rng: np.random.Generator
 ) -> nn.Module:
@@ -123,8 +122,9 @@ def _builder(spec: str) -> Callable[..., Any]:
                 "for example mlp:100 or mlp:10,20,10"
             )
         return lambda **shapes: _mlp(widths, **shapes)
-    if rest and rest.isidentifier():
-        return _import_function(spec, name, rest)
+    place, _, function = spec.rpartition(":")
+    if place and function.isidentifier():
+        return import_function("model", spec)
     raise BadInput(
         f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, unet, or a "
         "factory package.module:function",
@@ -146,19 +146,6 @@ def _unet(text: str) -> Callable[..., Any]:
     require_channels(channels)
     require_monai()
     return lambda **shapes: unet(channels, **shapes)
-
-
-def _import_function(spec: str, module: str, function: str) -> Callable[..., Any]:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        imported = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(
-            f"model {spec!r} cannot be imported: {error}. Expected package.module:function, "
-            "importable from here"
-        ) from error
-    return cast(Callable[..., Any], imported)
 
 
 def _mlp(widths: Sequence[int] = (), *, input_shape: tuple[int, ...], classes: int) -> nn.Module:

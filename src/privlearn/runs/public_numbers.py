@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from privlearn._checks import as_plain
 from privlearn._figures import PrivateFigure
 from privlearn.errors import BadInput
 
@@ -59,7 +60,7 @@ def declare_public(value: Any, *, because: str) -> Any:
         )
     if len(because) > _LONGEST:
         raise BadInput(f"because has {len(because)} characters: expected at most {_LONGEST}")
-    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    number = value.item() if getattr(value, "ndim", None) == 0 else as_plain(value, float)
     if isinstance(number, PrivateFigure):
         raise BadInput(
             "value is a private figure, computed from private rows without noise: it "

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from privlearn._checks import one_of, positive, require_fit
+from privlearn._checks import as_plain, one_of, positive, require_fit
 from privlearn._display import shortened
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import Adjacency
@@ -184,7 +184,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _streams(self) -> Streams:
         """The random streams of one fit."""
-        state = self.random_state
+        state = as_plain(self.random_state, int)
         if isinstance(state, Streams):
             return state
         if isinstance(state, np.random.RandomState):
@@ -222,7 +222,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise BadInput(
                 f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}"
             )
-        return usual | dict(options)
+        return usual | {name: as_plain(value, int | float) for name, value in options.items()}
 
     def _weights(self, weights: Any, rows: int) -> Array | None:
         """Weights from 0 to 1, one for each row; None where none are given.

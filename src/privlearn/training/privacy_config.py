@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
-from privlearn._checks import checked, count, one_of
+from privlearn._checks import checked, count, one_of, with_plain_numbers
 from privlearn._public import kinds
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.guarantee import Adjacency
@@ -312,6 +312,7 @@ class PrivacyConfig:
         """The one number that a target is met by: one of `UNKNOWNS`."""
         return self.solve or ("noise" if self.noise_multiplier is None else "epochs")
 
+    @with_plain_numbers
     def plan(self, examples: int) -> Plan:
         """The plan of a run with these choices; the others follow by the rules of `pv.train`.
 

@@ -14,6 +14,7 @@ from typing import Unpack, final
 import torch
 from torch import nn
 
+from privlearn._checks import with_plain_numbers
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.mechanisms.release import release
@@ -33,6 +34,7 @@ from privlearn.training.epoch_noise import epoch_noise
 from privlearn.training.task import Batch, Epoch, Task, require_batch
 
 
+@with_plain_numbers
 @final
 class Run(BaseRun):
     """A run of DP-SGD, step by step: `for batch in run.batches(): run.step(batch)`, then

@@ -8,17 +8,15 @@ that makes it.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn._user_code import import_function
 from privlearn.core.clipping.model_check import require_per_example
 from privlearn.core.clipping.separation.meeting import name_meeting
 from privlearn.core.row_transform import RowTransform as RowTransform
@@ -296,16 +294,7 @@ class ExternalModule(RowTransform):
 
 def _call_function(spec: str, seed: int) -> nn.Module:
     """What the function returns, with random numbers that it has not asked for from `seed` on."""
-    module, _, function = spec.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(
-            f"features {spec!r} cannot be imported: {error}. Expected package.module:function, "
-            "importable from here"
-        ) from error
+    make = import_function("features", spec)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, count, parse_spec, positive, probability
+from privlearn._checks import between, count, parse_spec, positive, probability, with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
@@ -57,6 +57,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
     return probability("the share of the moments", numbers.get("share", SHARE), open_top=True)
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Moments(PrivateTransform):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import count, positive
+from privlearn._checks import count, positive, with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
@@ -43,6 +43,7 @@ def components_of(spec: str) -> int | None:
     return count("the components of pca", int(number[:20]))
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class PrivatePCA(PrivateTransform):

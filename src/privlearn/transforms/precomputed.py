@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import checked, count
+from privlearn._checks import checked, count, with_plain_numbers
 from privlearn._storage import loads, write_durably
 from privlearn.core.row_transform import RowTransform
 from privlearn.data.dataset import Dataset, require_finite
@@ -34,6 +34,7 @@ _SUFFIXES = (".npy", ".npz", ".safetensors")
 _LARGEST, _ROWS_AT_ONCE = 1 << 16, 4096
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class FeatureFolder:

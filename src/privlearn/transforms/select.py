@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, count, one_of
+from privlearn._checks import between, count, one_of, with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event, Repeated, compose
 from privlearn.core.accounting.guarantee import Adjacency
@@ -240,6 +240,7 @@ def scored(
     return best, statistics.sum_std * noise
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class SelectFeatures(PrivateTransform):

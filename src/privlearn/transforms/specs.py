@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn import _public
-from privlearn._checks import between, checked, count, one_of, parse_spec
+from privlearn._checks import between, checked, count, one_of, parse_spec, with_plain_numbers
 from privlearn.core.transform import PublicTransform, Shape
 from privlearn.errors import BadInput
 from privlearn.transforms.sources import External
@@ -41,6 +41,7 @@ _COLOURS = 3  # channels of what is taken for a photograph
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW, _ENCODED = (1000, 2000), 300, 3000, 500
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Rescale(PublicTransform):
@@ -96,6 +97,7 @@ class Rescale(PublicTransform):
         return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Centre(PublicTransform):
@@ -154,6 +156,7 @@ class Centre(PublicTransform):
         return Centred(torch.empty(stated["shape"]))
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class ClipToNorm(PublicTransform):
@@ -199,6 +202,7 @@ class ClipToNorm(PublicTransform):
         return ClipRows(torch.empty(stated["shape"]))
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Scatter(PublicTransform):
@@ -270,6 +274,7 @@ class Scatter(PublicTransform):
         )
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class ScatterRandom(PublicTransform):
@@ -361,6 +366,7 @@ class ScatterRandom(PublicTransform):
         return units
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class RowNorm(PublicTransform):

@@ -13,7 +13,7 @@ from decimal import ROUND_CEILING, Context
 from enum import StrEnum, unique
 from typing import Any, Literal, final
 
-from privlearn._checks import checked, count, one_of, quoted
+from privlearn._checks import checked, count, one_of, quoted, with_plain_numbers
 from privlearn._display import Described, Summary
 from privlearn.errors import AdjacencyMismatch, BadInput
 
@@ -154,6 +154,7 @@ _VERBS = {
 }
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True, repr=False)
 class Guarantee(Described):

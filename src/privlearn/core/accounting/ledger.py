@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from privlearn._checks import checked, require_fit
+from privlearn._checks import checked, require_fit, with_plain_numbers
 from privlearn._display import Described, Summary
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.account import Planned
@@ -233,6 +233,7 @@ class Ledger(Described):
         """
         return self._state().claim
 
+    @with_plain_numbers
     def guarantee(self, delta: float) -> Guarantee:
         """The guarantee of everything in the ledger, at `delta`, for the ledger's unit.
 
@@ -247,6 +248,7 @@ class Ledger(Described):
         state = self._state()
         return self._price(state, state.claim, delta)
 
+    @with_plain_numbers
     def spent(self, delta: float) -> Guarantee:
         """What was charged so far, priced as if all of it had been fixed beforehand: an estimate,
         no guarantee.

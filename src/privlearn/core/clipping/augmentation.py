@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, final
 import torch
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Augmentation:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn._public import registered
 from privlearn.core.mechanisms.correlated import (
     MOST_BANDS,
@@ -70,16 +70,19 @@ class Banded(Correlation):
         """As many steps as there are bands."""
         return self.bands
 
+    @with_plain_numbers
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`: at most `bands` numbers of norm at most 1, for any
         separation.
         """
         return np.asarray(_optimise(min(self.bands, count("steps", steps)), self.momentum, steps))
 
+    @with_plain_numbers
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         return filtered([1.0], self.coefficients(steps), impulse(steps))
 
+    @with_plain_numbers
     def deviation(self, steps: int, separation: int = 1) -> float:
         """As of every `Correlation`."""
         return deviation(self.coefficients(steps), self.momentum, steps)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn._public import registered
 from privlearn.core.mechanisms.correlated import (
     MOST_BANDS,
@@ -58,11 +58,13 @@ class BISR(Correlation):
     def __post_init__(self) -> None:
         require_numbers(self, MOST_BANDS)
 
+    @with_plain_numbers
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         column = self._raw_column(steps)
         return column / scale(column, count("separation", separation))
 
+    @with_plain_numbers
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         root, coefficients = self._root(steps), np.zeros(steps)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from privlearn._checks import count
+from privlearn._checks import count, with_plain_numbers
 from privlearn._public import registered
 from privlearn.core.mechanisms.correlated import (
     Column,
@@ -66,10 +66,12 @@ class BLT(Correlation):
     def __post_init__(self) -> None:
         require_numbers(self, _MOST_BUFFERS)
 
+    @with_plain_numbers
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         return self._column(steps, separation) / self._scale(steps, separation)
 
+    @with_plain_numbers
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         poles, zeros = self.rates(steps, separation)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privlearn._checks import positive, quoted, require_fit
+from privlearn._checks import positive, quoted, require_fit, with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.guarantee import require_same
 from privlearn.core.accounting.mechanisms import Gaussian
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
 
 
+@with_plain_numbers
 def release(
     *parts: Bounded,
     noise_multiplier: float,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import between, checked, count
+from privlearn._checks import between, checked, count, with_plain_numbers
 from privlearn._public import registered
 from privlearn.core.accounting.budget import Budget, require_budget
 from privlearn.core.accounting.calibration import solve_gaussian
@@ -271,6 +271,7 @@ class BoostingPlan(AbstractPlan):
         """The histograms of all passes."""
         return compose([Repeated(Gaussian(self.release_noise), self.releases)])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> Self:
         """The plan with `factor` times the noise."""
         return replace(self, noise_multiplier=self.noise * factor)

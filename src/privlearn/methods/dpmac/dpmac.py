@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack, final
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import checked, count, positive
+from privlearn._checks import checked, count, positive, with_plain_numbers
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.bounded import Bounded
@@ -85,6 +85,7 @@ class MacOptions(TypedDict, total=False):
     device: str | torch.device | None
 
 
+@with_plain_numbers
 def dpmac(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module],

@@ -19,6 +19,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from privlearn._checks import with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.filters import PrivacyFilter
 from privlearn.core.accounting.ledger import Ledger
@@ -39,6 +40,7 @@ from privlearn.runs.session import charge_again
 from privlearn.transforms.modules import Scale
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypedDict, final, get_args
 
-from privlearn._checks import between, count, one_of, positive, probability
+from privlearn._checks import between, count, one_of, positive, probability, with_plain_numbers
 from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
 from privlearn._shapes import Count, Open, Positive
@@ -216,6 +216,7 @@ class PatePlan(AbstractPlan):
         parts: Event = self.limit or Repeated(Gaussian(self.noise), self.queries)
         return compose([parts])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> PatePlan:
         """The plan with `factor` times the noise."""
         return replace(self, noise_multiplier=self.noise * factor)

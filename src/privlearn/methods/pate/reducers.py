@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import checked, count, probability
+from privlearn._checks import as_plain, checked, count, probability, with_plain_numbers
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 
@@ -152,6 +152,7 @@ class PublicPCA(Reducer):
     eigenvalues: Tensor
 
     @classmethod
+    @with_plain_numbers
     def fit(cls, public: Dataset, components: int | None = None) -> PublicPCA:
         """Find the principal components of the targets of `public`.
 
@@ -345,6 +346,7 @@ class Identity(Reducer):
     def __post_init__(self) -> None:
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         try:
+            object.__setattr__(self, "origin", as_plain(self.origin, float))
             centre = torch.as_tensor(self.origin, dtype=torch.float32).expand(self.target_shape)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(

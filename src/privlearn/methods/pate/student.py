@@ -15,7 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, checked, count, one_of, positive, probability
+from privlearn._checks import (
+    between,
+    checked,
+    count,
+    one_of,
+    positive,
+    probability,
+    with_plain_numbers,
+)
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.clipping.randomness import generators_at
 from privlearn.errors import BadInput, first_line
@@ -33,6 +41,7 @@ _LOSSES: dict[str, Loss] = {
 }
 
 
+@with_plain_numbers
 @final
 @dataclass(frozen=True)
 class Spread:

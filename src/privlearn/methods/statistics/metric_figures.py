@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, checked, count, probability
+from privlearn._checks import between, checked, count, probability, with_plain_numbers
 from privlearn._display import Described, Summary
 from privlearn._public import registered
 from privlearn.core.accounting import zcdp
@@ -72,6 +72,7 @@ class NoisyMetrics(AbstractPlan):
         """The one release."""
         return compose([Gaussian(self.noise)])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> Self:
         """The plan with `factor` times the noise."""
         return replace(self, noise_multiplier=self.noise * factor)  # type: ignore[type-var]

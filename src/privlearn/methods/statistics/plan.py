@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, count, one_of, probability
+from privlearn._checks import between, count, one_of, probability, with_plain_numbers
 from privlearn._public import registered
 from privlearn._shapes import Positive
 from privlearn.core.accounting import zcdp
@@ -93,6 +93,7 @@ class StatisticsPlan(AbstractPlan):
             )
         return self.noise_multiplier
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> Self:
         """The plan with `factor` times the noise."""
         return replace(self, noise_multiplier=self.noise * factor)  # type: ignore[type-var]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
-from privlearn._checks import count, positive, probability
+from privlearn._checks import count, positive, probability, with_plain_numbers
 from privlearn._public import registered
 from privlearn.core.accounting.budget import Budget, require_budget
 from privlearn.core.accounting.calibration import solve_noise
@@ -139,6 +139,7 @@ class Blocks(AbstractPlan):
         """Everything that the run will be charged, in order."""
         return compose([self.choosing(), self.again()])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> Blocks:
         """All noise `factor` times as high, that of the selection too."""
         return replace(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypedDict, final
 
-from privlearn._checks import between, count, positive
+from privlearn._checks import as_plain, between, count, positive, with_plain_numbers
 from privlearn._display import shortened
 from privlearn._public import registered
 from privlearn._shapes import Count
@@ -142,6 +142,7 @@ class RandomStopping(AbstractPlan):
         """Everything that the run will be charged."""
         return compose([self.repeated()])
 
+    @with_plain_numbers
     def scaled(self, factor: float) -> RandomStopping:
         """All noise `factor` times as high, that of the scores too."""
         return replace(
@@ -310,7 +311,9 @@ class Candidate:
                 f"settings of candidate {name!r} are a {type(self.settings).__name__}: expected a "
                 "mapping"
             )
-        for key, value in self.settings.items():
+        settings = {key: as_plain(value, int | float) for key, value in self.settings.items()}
+        object.__setattr__(self, "settings", settings)
+        for key, value in settings.items():
             if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
                 raise BadInput(
                     f"settings of candidate {name!r} hold {key!r}: {value!r}; expected numbers and "
