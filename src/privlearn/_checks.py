@@ -154,8 +154,8 @@ def as_plain(value: Any, kind: Any) -> Any:
         return {name: as_plain(part, parts[1]) for name, part in value.items()}
     if type(value) in (tuple, list) and parts:
         several = origin is tuple and parts[1:] != (...,)
-        kinds = parts if several and len(parts) == len(value) else parts[:1] * len(value)
-        return type(value)(map(as_plain, value, kinds))
+        each = parts if several and len(parts) == len(value) else parts[:1] * len(value)
+        return type(value)(map(as_plain, value, each))
     return value
 
 

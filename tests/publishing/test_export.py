@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.errors import BadInput
+from privlearn.publishing import exporting
+
+MISSING = [
+    name for name in ("onnx", "onnxscript", "onnxruntime") if not importlib.util.find_spec(name)
+]
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +73,34 @@ def test_what_cannot_be_exported_or_gives_other_scores_is_refused(
     with pytest.raises(BadInput, match="other scores than the model"):
         model.export(tmp_path / "model.pt2")
     assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("name", ["model.zip", "model.pt", "model", "model.safetensors"])
+def test_other_endings_are_refused(published: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match=r"expected \.pt2"):
+        pv.load_model(published).export(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_its_packages_onnx_is_refused(
+    published: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="pip install onnx onnxscript onnxruntime"):
+        pv.load_model(published).export(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
+def test_onnx_gives_the_same_scores(published: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
+    model = pv.load_model(published)
+    path = model.export(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    rows = torch.rand(11, 6, generator=torch.Generator().manual_seed(1))
+    scores = torch.as_tensor(session.run(["scores"], {"rows": rows.numpy()})[0])
+    assert torch.allclose(scores, model(rows), atol=1e-5)
+    assert [part.name for part in tmp_path.iterdir()] == ["model.onnx"]

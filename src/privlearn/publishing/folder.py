@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import final
 
 from privlearn.errors import BadInput, CertificateMismatch
@@ -218,12 +219,23 @@ def require_free(out: str | Path) -> Path:
     above = path.absolute().parent
     while not above.exists():
         above = above.parent
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+    if not above.is_dir() or not _is_writable(above):
         raise BadInput(
             f"{path} cannot be written: {above} is not a folder that you may write to. Choose "
             "another folder, out="
         )
     return path
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder can be made in a folder: some systems of files say so, and refuse."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    try:
+        with TemporaryDirectory(prefix=".privlearn-", dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def write(path: Path, files: dict[str, bytes]) -> None:

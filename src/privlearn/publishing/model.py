@@ -31,7 +31,7 @@ from privlearn.data.tables import framed, is_frame
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
 from privlearn.models.heads import ClassHead, stated_head
-from privlearn.publishing import folder
+from privlearn.publishing import exporting, folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
@@ -415,47 +415,28 @@ class PublishedModel(Described, nn.Sequential):
         return scores[0] if one else scores
 
     def export(self, out: str | Path) -> Path:
-        """Write the model as a program of `torch.export`, which runs by PyTorch alone; no
-        certificate goes with it.
+        """Write the model as a program of `torch.export` or as ONNX, which run without privlearn;
+        no certificate goes with it.
 
-        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is
-        written only if it gives the scores of this model on made-up rows.
+        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows; the ONNX
+        file has the input `rows` and the output `scores`. It is written only if it gives the scores
+        of this model on made-up rows.
 
         Args:
-            out: a new file, `model.pt2`.
+            out: a new file, `model.pt2`; or `model.onnx`, which needs the packages onnx, onnxscript
+                and onnxruntime.
 
         Raises:
-            BadInput: the file is there already or can't be written, or PyTorch can't export the
-                model.
+            BadInput: the file is there already or can't be written, has another ending, or PyTorch
+                can't export the model; or packages are missing.
         """
         path, network = Path(out), nn.Sequential(*self)
         if path.exists():
             raise BadInput(f"{path} exists already: give another file; nothing is overwritten")
+        exporting.require_format(path)
         generator = torch.Generator().manual_seed(0)
         rows = [torch.rand(size, *self.input_shape, generator=generator) for size in (3, 7, 1)]
-        try:
-            program = torch.export.export(
-                network, (rows[0],), dynamic_shapes=({0: torch.export.Dim("rows")},)
-            )
-            with torch.no_grad():
-                same = all(
-                    torch.allclose(program.module()(part), network(part), atol=1e-5)
-                    for part in rows
-                )
-        except Exception as error:
-            raise BadInput(
-                f"PyTorch can't export this model: {first_line(error)}. Load it with load_model"
-            ) from error
-        if not same:
-            raise BadInput(
-                "the exported program gives other scores than the model: load it with load_model"
-            )
-        try:
-            torch.export.save(program, path)
-        except (OSError, RuntimeError) as error:
-            raise BadInput(
-                f"{path} cannot be written: {first_line(error)}. Give another file"
-            ) from error
+        exporting.write_program(network, rows, path)
         return path
 
     def _features(self, frame: Any) -> Any:

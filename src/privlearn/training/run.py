@@ -160,7 +160,8 @@ class Run(BaseRun):
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
-            self.optimizer.step()
+            with session.or_abandon(), given.finite_steps():
+                self.optimizer.step()
             self._after.step()
         session.record(batch.sample, noisy)
         return PrivateDiagnostics(task.watch.batch())

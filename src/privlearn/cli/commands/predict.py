@@ -23,6 +23,7 @@ from privlearn.data.schema import Schema
 from privlearn.data.tables import read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
+from privlearn.publishing.folder import require_free
 from privlearn.publishing.model import PublishedModel, load_model
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
@@ -49,6 +50,8 @@ def run(request: Request) -> int:
         raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
+    if out is not None:
+        require_free(out)  # before the rows are read
     model = load_model(
         request.folder, request.model, trusted=request.key, features=request.features
     )
