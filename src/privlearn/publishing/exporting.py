@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ def write_program(network: nn.Module, rows: Sequence[Tensor], path: Path) -> Non
         ) from error
 
 
-def _in_onnx(network: nn.Module, row: Tensor, sizes: tuple[dict[int, object]]) -> bytes:
+def _in_onnx(network: nn.Module, row: Tensor, sizes: tuple[dict[int, Any]]) -> bytes:
     """What an ONNX file of the network holds, weights included."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
