@@ -12,7 +12,7 @@ from importlib import import_module
 from privlearn._checks import printable
 from privlearn.cli.option import Option
 from privlearn.cli.options import options_of
-from privlearn.cli.outlets import forget_reader, require_outlets, write_out
+from privlearn.cli.outlets import forget_reader, perhaps_unread, require_outlets
 from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Only when it runs: most commands import torch.
         module, function = _ELSEWHERE.get(request.command, (request.command, "run"))
         code: int = getattr(import_module(f"privlearn.cli.commands.{module}"), function)(request)
-        write_out("")
+        with perhaps_unread():
+            pass  # what is still to be written
     except PrivlearnError as error:
         if not _says_why():
             return 2

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,13 @@ def forget_reader(outlet: Any) -> None:
         os.dup2(nowhere.fileno(), outlet.fileno())
 
 
-def write_out(text: str) -> None:
-    """Write a text on standard output, all of it now; nothing if nobody reads it any longer."""
+@contextmanager
+def perhaps_unread() -> Iterator[None]:
+    """A block that writes on standard output, all of it now; nothing if nobody reads it any
+    longer.
+    """
     try:
-        sys.stdout.write(text)
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         forget_reader(sys.stdout)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from privlearn._texts import for_terminal
-from privlearn.cli.outlets import forget_reader, write_out
+from privlearn.cli.outlets import forget_reader, perhaps_unread
 from privlearn.core import sampling, schedules
 from privlearn.core.accounting import accountant, comparisons
 from privlearn.core.accounting.events import Event, compose, to_json
@@ -166,12 +166,14 @@ def print_for_scripts(text: str) -> None:
     if sys.stdout.isatty():
         print_lines(text.splitlines())
     else:
-        write_out(text)
+        with perhaps_unread():
+            sys.stdout.write(text)
 
 
 def print_json(figures: dict[str, Any]) -> None:
     """Print one JSON object, and nothing else, on standard output."""
-    write_out(json.dumps(figures, indent=2) + "\n")
+    with perhaps_unread():
+        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
 
 
 def guarantee_table(figures: dict[str, Any]) -> Table:
