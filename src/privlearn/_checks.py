@@ -4,19 +4,16 @@ given.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import math
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from fractions import Fraction
-from numbers import Integral, Rational, Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from privlearn._figures import PrivateFigure
 from privlearn.errors import BadInput
@@ -123,96 +120,35 @@ def quoted(value: object) -> str:
 #: What most arguments are, and what stays as it is.
 _AS_THEY_ARE = frozenset({int, float, bool, str, bytes, types.NoneType})
 #: The letters by which arrays say that they hold truth values, whole numbers or floats.
-_OF_NUMBERS = "biuf"
+OF_NUMBERS = "biuf"
 
 
 def as_plain(value: Any, kind: Any) -> Any:
-    """`value` with Python's own int, float or bool for a number of another library; all else as it
-    is.
-
-    Guarantee: what is stored, written and compared is a plain number, which in decimals is never
-    above the number that was given: a target is never exceeded. Scalars, arrays and tensors
-    without axes are taken exactly (`np.float32(0.1)` is 0.10000000149011612); a `Fraction` or a
-    `Decimal` becomes the nearest float that is written no larger. Private figures stay figures.
-
-    Args:
-        value: what an argument was given; also a tuple, a list or a dictionary of such values.
-        kind: how the argument is annotated. What may be something else than a number stays so.
-    """
-    if not _holds_other_number(value):
+    """`value` with plain numbers for those of other libraries: see `_plain_numbers.as_plain`."""
+    if not holds_other_number(value):
         return value
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        numbers = [part for part in parts if part in _NUMBERS]
-        if any(fits(value, part) for part in parts if part not in numbers):
-            kinds = [part for part in parts if get_args(part)]
-            return as_plain(value, kinds[0]) if len(kinds) == 1 else value
-        return _as_number(value, int in numbers) if numbers else as_plain(value, parts[0])
-    if kind in _NUMBERS or origin is Literal:
-        return _as_number(value, kind is not float)
-    if isinstance(value, dict) and len(parts) == 2:
-        return {name: as_plain(part, parts[1]) for name, part in value.items()}
-    if type(value) in (tuple, list) and parts:
-        several = origin is tuple and parts[1:] != (...,)
-        each = parts if several and len(parts) == len(value) else parts[:1] * len(value)
-        return type(value)(map(as_plain, value, each))
-    return value
+    from privlearn import _plain_numbers  # only where there is one
+
+    return _plain_numbers.as_plain(value, kind)
 
 
-def _holds_other_number(value: Any) -> bool:
+def holds_other_number(value: Any) -> bool:
     """Whether a value is, or holds, what may be a number of another library."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return False
     if kind in (tuple, list):
-        return any(map(_holds_other_number, value))
+        return any(map(holds_other_number, value))
     if kind is dict:
-        return any(map(_holds_other_number, value.values()))
+        return any(map(holds_other_number, value.values()))
     return isinstance(value, Real | Decimal) or getattr(value, "ndim", None) == 0
 
 
-def _as_number(value: Any, whole: bool) -> Any:
-    """One value of another library as Python's number; what is none, or attached to a graph of
-    gradients, as it is.
-
-    Args:
-        whole: whether a `Fraction` or a `Decimal` without a fraction becomes an int.
-    """
-    if getattr(value, "ndim", None) == 0:
-        if _letter(value) not in _OF_NUMBERS or getattr(value, "requires_grad", False):
-            return value
-        try:
-            value = value.item()
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            return value
-    if isinstance(value, int | float | PrivateFigure) or not isinstance(value, Real | Decimal):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    try:
-        number = float(value)
-    except (OverflowError, ValueError):
-        return value
-    if not math.isfinite(number):
-        return number if math.isnan(number) or number == value else value
-    exact = value if isinstance(value, Rational | Decimal) else Fraction(*_ratio(value))
-    if whole and exact == int(number):
-        return int(number)
-    written = (Decimal if isinstance(exact, Decimal) else Fraction)(repr(number))
-    return math.nextafter(number, -math.inf) if written > exact else number
-
-
-def _letter(value: Any) -> str:
+def letter_of(value: Any) -> str:
     """By which letter a scalar or an array of NumPy says what it holds; of all else that of
     floats.
     """
     return str(getattr(getattr(value, "dtype", None), "kind", "f"))
-
-
-def _ratio(value: Any) -> tuple[int, int]:
-    """Numerator and denominator of a float of another width."""
-    ratio = getattr(value, "as_integer_ratio", float(value).as_integer_ratio)()
-    return int(ratio[0]), int(ratio[1])
 
 
 def require_fit(name: str, value: object, kind: Any) -> None:
@@ -221,6 +157,8 @@ def require_fit(name: str, value: object, kind: Any) -> None:
     """
     require_public(name, value)
     if not fits(value, kind):
+        from privlearn._kinds_in_words import in_words  # only for an error
+
         raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
 
 
@@ -269,25 +207,13 @@ def _reading(target: _T, refusing: bool) -> _T:
     ]
 
     @functools.cache
-    def options() -> Mapping[str, Any]:
-        """What `**options: Unpack[...]` may hold, by name."""
-        for name, part in parameters.items():
-            if part.kind is part.VAR_KEYWORD:
-                unpacked = get_args(_evaluated(part.annotation, _module_of(target, name)))
-                return get_type_hints(unpacked[0]) if unpacked else {}
-        return {}
-
-    @functools.cache
     def kind_of(name: str) -> Any:
-        part = parameters.get(name)
-        if part is None or part.kind is part.VAR_KEYWORD:
-            return options().get(name, Any)
-        if part.annotation is part.empty:
-            return Any
-        return _evaluated(part.annotation, _module_of(target, name))
+        from privlearn._annotations import kind_of  # not before the first call
+
+        return kind_of(target, parameters, name)
 
     def read(name: str, value: Any) -> Any:
-        if not refusing and not _holds_other_number(value):
+        if not refusing and not holds_other_number(value):
             return value
         if (kind := kind_of(name)) is not Any:
             value = as_plain(value, kind)
@@ -308,53 +234,8 @@ def _reading(target: _T, refusing: bool) -> _T:
     return call  # type: ignore[return-value]
 
 
-def _module_of(target: Any, argument: str) -> types.ModuleType:
-    """Where an argument is annotated: of a field that a class inherits, where its parent is."""
-    parents = target.__mro__ if isinstance(target, type) else ()
-    home = next((each for each in parents if argument in inspect.get_annotations(each)), target)
-    return sys.modules[home.__module__]
-
-
-def _evaluated(annotation: Any, module: types.ModuleType) -> Any:
-    """What an annotation of a module stands for.
-
-    Raises:
-        NameError: it names what the module does not import: it would guard nothing.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, dict(vars(module)))
-    except NameError:
-        return eval(annotation, vars(module) | _imported_for_types(module))
-
-
-@functools.cache
-def _imported_for_types(module: types.ModuleType) -> dict[str, Any]:
-    """What a module imports for type checkers alone, because its parts need each other or to begin
-    fast.
-    """
-    names: dict[str, Any] = {"__name__": module.__name__, "__package__": module.__package__}
-    for statement in ast.parse(inspect.getsource(module)).body:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING"):
-            exec(compile(ast.Module(statement.body, []), str(module.__file__), "exec"), names)
-    return names
-
-
 #: Numbers as annotations state them: NumPy's, too.
-_NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
-#: What errors call the classes that have a better name than their own, or are made elsewhere.
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "True or False",
-    "str": "a text",
-    "NoneType": "None",
-    "Module": "a torch.nn.Module",
-    "Dataset": "a Dataset, such as pv.Dataset(x, y, classes=3)",
-    "Result": "what a method such as dpsgd returned",
-    "AuditReport": "what pv.audit returned",
-}
+NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
 
 
 def fits(value: object, kind: Any) -> bool:
@@ -371,8 +252,8 @@ def fits(value: object, kind: Any) -> bool:
     if kind in (int, float, bool):
         large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
         return (
-            isinstance(value, _NUMBERS[kind])
-            and _letter(value) in _OF_NUMBERS  # NumPy's spans of time are Integral
+            isinstance(value, NUMBERS[kind])
+            and letter_of(value) in OF_NUMBERS  # NumPy's spans of time are Integral
             and isinstance(value, bool) == (kind is bool)
             and not large
         )
@@ -399,58 +280,6 @@ def fits(value: object, kind: Any) -> bool:
         else vars(plain_kind).get("_interface")
     )
     return interface is not None and all(hasattr(value, name) for name in interface)
-
-
-def in_words(kind: Any) -> str:
-    """A kind of argument, as an error says it."""
-    if get_origin(kind) in (Union, types.UnionType):
-        *first, last = dict.fromkeys(map(in_words, get_args(kind)))
-        return f"{', '.join(first)} or {last}" if first else last
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    plain_kind = get_origin(kind) or kind
-    if plain_kind is Callable:
-        return "a function"
-    name = getattr(plain_kind, "__name__", str(plain_kind))
-    return _WORDS.get(name, f"{'an' if name[:1] in 'AEIOU' else 'a'} {_public(plain_kind, name)}")
-
-
-def _public(kind: Any, name: str) -> str:
-    """The name under which users know a class of privlearn's."""
-    from privlearn._lazy import PLACES  # only for an error
-
-    if not getattr(kind, "__module__", "").startswith("privlearn"):
-        return name
-    if name in sys.modules["privlearn"].__all__:
-        return f"pv.{name}"
-    for room, place in PLACES["privlearn"].items():
-        if name in getattr(sys.modules.get(".".join(filter(None, place))), "__all__", ()):
-            return f"pv.{room}.{name}"
-    return name
-
-
-def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
-    """Split `name:key=value,key=value` into the name and its numbers.
-
-    >>> parse_spec("schedule", "step:k=0.6,period=10")
-    ('step', {'k': 0.6, 'period': 10.0})
-    """
-    require_fit(what, text, str)
-    name, _, rest = text.partition(":")
-    numbers: dict[str, float] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        try:
-            numbers[key.strip()] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or key.strip() == "":
-            raise BadInput(
-                f"{what} {text!r}: {part!r} cannot be read. "
-                "Expected NAME:key=number,key=number, such as exp:k=0.01 or banded:bands=8",
-                spec=text,
-            )
-    return name.strip(), numbers
 
 
 def printable(text: object) -> str:

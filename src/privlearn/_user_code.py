@@ -31,9 +31,9 @@ def import_function(what: str, spec: str) -> Callable[..., Any]:
             _module_of(Path(place)) if is_file else _module_named(place, Path.cwd()), name
         )
     except SyntaxError as error:
-        where = f"line {error.lineno} of {error.filename}"
+        place = f"line {error.lineno} of {error.filename}"
         raise BadInput(
-            f"{what} {spec!r} cannot be imported: {where} is no Python: {error.msg}. Mend the file"
+            f"{what} {spec!r} cannot be read: {error.msg}, {place}. Mend the file"
         ) from error
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(

@@ -1,5 +1,5 @@
-"""Standard output and standard error of a command, also where they are closed or nobody reads
-them: what a command did is worth its exit code.
+"""Standard output and standard error of a command, also where they are closed or have no
+reader: what a command did is worth its exit code.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ def require_outlets() -> None:
 
 
 def forget_reader(outlet: Any) -> None:
-    """Let what is written from now on go nowhere: nobody reads it any longer."""
+    """Let what is written from now on go nowhere: it has no reader any
+    longer.
+    """
     with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), outlet.fileno())
 
 
 @contextmanager
 def perhaps_unread() -> Iterator[None]:
-    """A block that writes on standard output, all of it now; nothing if nobody reads it any
+    """A block that writes on standard output, all of it now; nothing if it has no reader any
     longer.
     """
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import as_plain, between, checked, count, parse_spec, positive, require_fit
+from privlearn._checks import as_plain, between, checked, count, positive, require_fit
 from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
@@ -390,6 +390,8 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     Raises:
         BadInput: an unknown schedule, or a parameter that it does not have or needs.
     """
+    from privlearn._short_specs import parse_spec  # only where a text is given
+
     name, numbers = parse_spec("schedule", text)
     if name not in _specs():
         raise BadInput(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -361,25 +360,6 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
             "spent: another run on the same data adds to it",
             learning_rate=rate,
         )
-
-
-@contextmanager
-def finite_steps() -> Iterator[None]:
-    """A step of an optimizer, which at a rate beyond single precision torch refuses to compute.
-
-    Raises:
-        BadInput: it did. A failure of another kind stays as it is.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if "without overflow" not in str(error):
-            raise
-        raise BadInput(
-            "the optimizer can't compute a step: a factor of it is beyond single precision. "
-            "Expected a smaller learning rate. What was released up to there is spent: another run "
-            "on the same data adds to it"
-        ) from error
 
 
 def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor, y: Tensor) -> None:

@@ -160,8 +160,13 @@ class Run(BaseRun):
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
-            with session.or_abandon(), given.finite_steps():
+            try:
                 self.optimizer.step()
+            except RuntimeError as error:
+                from privlearn.runs.overlong_steps import end_run  # only for an error
+
+                end_run(error, session)
+                raise
             self._after.step()
         session.record(batch.sample, noisy)
         return PrivateDiagnostics(task.watch.batch())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, count, parse_spec, positive, probability, with_plain_numbers
+from privlearn._checks import between, count, positive, probability, with_plain_numbers
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
@@ -47,6 +47,8 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
     """
     if spec == "none":
         return None
+    from privlearn._short_specs import parse_spec  # only where a text is given
+
     kind, numbers = parse_spec(name, spec)
     if kind != "moments" or not set(numbers) <= {"share"}:
         raise BadInput(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn import _public
-from privlearn._checks import between, checked, count, one_of, parse_spec, with_plain_numbers
+from privlearn._checks import between, checked, count, one_of, with_plain_numbers
 from privlearn.core.transform import PublicTransform, Shape
 from privlearn.errors import BadInput
 from privlearn.transforms.sources import External
@@ -443,6 +443,8 @@ def parse(spec: str) -> PublicTransform | None:
         )
     if name in _BY_NUMBERS:
         kind = _BY_NUMBERS[name]
+        from privlearn._short_specs import parse_spec  # only where a text is given
+
         numbers: dict[str, Any] = parse_spec("features", spec)[1]
         if kind is not RowNorm:
             numbers = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from privlearn._checks import one_of, parse_spec
+from privlearn._checks import one_of
 from privlearn._public import kinds
 from privlearn.core.mechanisms.banded import Banded
 from privlearn.core.mechanisms.bisr import BISR
@@ -30,6 +30,8 @@ def choices(spec: Correlation | str | None) -> list[Correlation] | list[None]:
     """
     if spec is None or isinstance(spec, Correlation):
         return [spec]  # type: ignore[return-value]
+    from privlearn._short_specs import parse_spec  # only where a text is given
+
     name, numbers = parse_spec("mechanism", spec)
     known: dict[str, type[Any]] = {correlation.kind: correlation for correlation in _OWN} | kinds(
         Correlation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from privlearn._checks import count, one_of, parse_spec
+from privlearn._checks import count, one_of
 from privlearn._public import kinds
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.samples import EpochCharge as EpochCharge
@@ -60,6 +60,8 @@ def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
             examples=examples,
         )
     known: dict[str, type[Sampler]] = kinds(Sampler)
+    from privlearn._short_specs import parse_spec  # only where a text is given
+
     kind, numbers = parse_spec("sampling", name)
     sampler = known[one_of("sampling", kind, known)].of_size(batch_size, examples)
     if not numbers:
