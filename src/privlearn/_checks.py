@@ -144,13 +144,6 @@ def holds_other_number(value: Any) -> bool:
     return isinstance(value, Real | Decimal) or getattr(value, "ndim", None) == 0
 
 
-def letter_of(value: Any) -> str:
-    """By which letter a scalar or an array of NumPy says what it holds; of all else that of
-    floats.
-    """
-    return str(getattr(getattr(value, "dtype", None), "kind", "f"))
-
-
 def require_fit(name: str, value: object, kind: Any) -> None:
     """Raise `BadInput` unless `value` is of a kind, which is given as an annotation, and no private
     figure.
@@ -201,7 +194,7 @@ def _reading(target: _T, refusing: bool) -> _T:
     """The function or class, whose arguments are read by their annotations."""
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters
-    left = getattr(target, "_parsed", ())
+    left, first = getattr(target, "_parsed", ()), int(isinstance(target, type))  # not itself
     positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
         ""
     ]
@@ -224,7 +217,7 @@ def _reading(target: _T, refusing: bool) -> _T:
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         values = list(args)
-        for place, value in enumerate(args):
+        for place, value in enumerate(args[first:], first):
             values[place] = read(positional[min(place, len(positional) - 1)], value)
         return function(*values, **{name: read(name, value) for name, value in named.items()})
 
@@ -253,7 +246,7 @@ def fits(value: object, kind: Any) -> bool:
         large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
         return (
             isinstance(value, NUMBERS[kind])
-            and letter_of(value) in OF_NUMBERS  # NumPy's spans of time are Integral
+            and getattr(getattr(value, "dtype", None), "kind", "f") in OF_NUMBERS
             and isinstance(value, bool) == (kind is bool)
             and not large
         )

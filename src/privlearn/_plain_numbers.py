@@ -9,7 +9,7 @@ from fractions import Fraction
 from numbers import Integral, Rational, Real
 from typing import Any, Literal, Union, get_args, get_origin
 
-from privlearn._checks import NUMBERS, OF_NUMBERS, fits, holds_other_number, letter_of
+from privlearn._checks import NUMBERS, OF_NUMBERS, fits, holds_other_number
 from privlearn._figures import PrivateFigure
 
 
@@ -54,7 +54,7 @@ def _as_number(value: Any, whole: bool) -> Any:
         whole: whether a `Fraction` or a `Decimal` without a fraction becomes an int.
     """
     if getattr(value, "ndim", None) == 0:
-        if letter_of(value) not in OF_NUMBERS or getattr(value, "requires_grad", False):
+        if _letter(value) not in OF_NUMBERS or getattr(value, "requires_grad", False):
             return value
         try:
             value = value.item()
@@ -81,3 +81,10 @@ def _ratio(value: Any) -> tuple[int, int]:
     """Numerator and denominator of a float of another width."""
     ratio = getattr(value, "as_integer_ratio", float(value).as_integer_ratio)()
     return int(ratio[0]), int(ratio[1])
+
+
+def _letter(value: Any) -> str:
+    """By which letter a scalar or an array of NumPy says what it holds; of all else that of
+    floats.
+    """
+    return str(getattr(getattr(value, "dtype", None), "kind", "f"))

@@ -151,7 +151,6 @@ class AbstractPlan(Described, ABC):
         """Whose data are protected."""
         return PrivacyUnit(self.group_size)  # type: ignore[attr-defined]
 
-    @with_plain_numbers
     def guarantee(self, delta: float) -> Guarantee:
         """The tightest sound guarantee of the whole run at `delta`."""
         return self.guarantees(delta)[0]

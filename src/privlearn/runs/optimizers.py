@@ -192,6 +192,11 @@ class Descent:
         try:
             with self.trace.in_a_step():
                 yield
+        except RuntimeError as error:
+            from privlearn.runs.overlong_steps import end_run  # only for an error
+
+            end_run(error, self._session)
+            raise
         finally:
             self._stepping = False
             for parameter in self._parameters:

@@ -7,7 +7,6 @@ from typing import Unpack
 
 from torch import nn
 
-from privlearn._checks import with_plain_numbers
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.plan import Plan
 from privlearn.runs.callbacks import Callback, Callbacks
@@ -16,7 +15,6 @@ from privlearn.runs.result import Result
 from privlearn.training.run import Run
 
 
-@with_plain_numbers
 def dpsgd(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module],

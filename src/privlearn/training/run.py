@@ -160,13 +160,7 @@ class Run(BaseRun):
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
-            try:
-                self.optimizer.step()
-            except RuntimeError as error:
-                from privlearn.runs.overlong_steps import end_run  # only for an error
-
-                end_run(error, session)
-                raise
+            self.optimizer.step()
             self._after.step()
         session.record(batch.sample, noisy)
         return PrivateDiagnostics(task.watch.batch())

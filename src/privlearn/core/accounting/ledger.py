@@ -233,7 +233,6 @@ class Ledger(Described):
         """
         return self._state().claim
 
-    @with_plain_numbers
     def guarantee(self, delta: float) -> Guarantee:
         """The guarantee of everything in the ledger, at `delta`, for the ledger's unit.
 
@@ -248,7 +247,6 @@ class Ledger(Described):
         state = self._state()
         return self._price(state, state.claim, delta)
 
-    @with_plain_numbers
     def spent(self, delta: float) -> Guarantee:
         """What was charged so far, priced as if all of it had been fixed beforehand: an estimate,
         no guarantee.
@@ -258,6 +256,7 @@ class Ledger(Described):
         """
         return replace(self._price(self._state(), self.event, delta), kind="estimate")
 
+    @with_plain_numbers
     def _price(self, state: LedgerState, event: Event, delta: float) -> Guarantee:
         unit = state.protects
         priced = accountant.guarantee(

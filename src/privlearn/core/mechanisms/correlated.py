@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import between, count, with_plain_numbers
+from privlearn._checks import between, count
 from privlearn._public import expect
 from privlearn.core.accounting.events import Mechanism
 from privlearn.core.accounting.mechanisms import Gaussian
@@ -83,7 +83,6 @@ class Correlation:
         return 1
 
     @abstractmethod
-    @with_plain_numbers
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """The first column of C, without zeros at its end.
 
@@ -93,7 +92,6 @@ class Correlation:
         """
 
     @abstractmethod
-    @with_plain_numbers
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """The first column of C^-1, shape (steps,): what a step's independent noise adds to this
         and later steps.
@@ -107,7 +105,6 @@ class Correlation:
     def text(self) -> str:
         """What a card says of it."""
 
-    @with_plain_numbers
     def deviation(self, steps: int, separation: int = 1) -> float:
         """Root mean square, over steps, of the noise in the weights: for noise multiplier, rate and
         sensitivity 1.
