@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
@@ -60,14 +61,20 @@ def declared(text: str = SCHEMA) -> schema.Schema:
     return schema.parse_schema(text, "people.toml")
 
 
-def table(text: str = CSV) -> tables.Table:
-    return tables.parse_csv(text.encode(), "people.csv", declared().columns)
+def table(text: str | bytes = CSV, own: schema.Schema | None = None) -> tables.Table:
+    """A table as it is read from a CSV file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "people.csv")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tables.read_table(path, (own or declared()).columns)
 
 
 def cells(**columns: list[Any]) -> tables.Table:
     """A table as a Parquet file would give it."""
     rest: dict[str, list[Any]] = {"age": [20], "work": ["state"], "hours": [1], "income": [">50K"]}
-    return tables.Table("people.parquet", rest | columns)
+    return tables.Table(
+        "people.parquet", {name: pyarrow.array(part) for name, part in (rest | columns).items()}
+    )
 
 
 @check
@@ -105,9 +112,7 @@ def check_dates_and_missing_values_are_encoded_as_declared() -> None:
 
     def encoded(*lines: str) -> Any:
         written = "\n".join(["day,age,work,hours,income", *lines])
-        return encoding.encode_features(
-            tables.parse_csv(written.encode(), "people.csv", own.columns), own
-        )[:, :4].tolist()
+        return encoding.encode_features(table(written, own), own)[:, :4].tolist()
 
     assert encoded(*rows) == expected
     assert [encoded(row) for row in rows] == [[features] for features in expected]
@@ -158,7 +163,9 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
         CSV.replace("Eve", "E\0ve"),
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
-    must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
+    twice = CSV.replace("work,name", "work,name,name").replace("Ann", "Ann,x")
+    must_raise(BadInput, lambda: table(twice.replace("Bob", "Bob,x").replace('Dr"', 'Dr",x')))
+    must_raise(BadInput, lambda: table(CSV.encode("utf-16")))
     must_raise(
         BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared())
     )

@@ -1,8 +1,8 @@
 """This file says what the cells of a column mean, whatever library or file they come from: numbers,
 days, or names.
 
-The rules are those of docs/data.md, "What a cell means". A cell is missing if it is null or NaN, or
-if it is one of the schema's texts for a missing value. A column is an array of Arrow.
+The rules are those of docs/data.md, "What a cell means". A cell is missing if it is null, NaN or
+empty, or if it is one of the schema's texts for a missing value. A column is an array of Arrow.
 """
 
 from __future__ import annotations
@@ -65,20 +65,23 @@ def is_readable(kind: Any) -> bool:
 
     if types.is_dictionary(kind):
         return is_readable(kind.value_type)
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            types.is_integer,
-            types.is_floating,
-            types.is_decimal,
-            types.is_boolean,
-            types.is_string,
-            types.is_large_string,
-            types.is_date,
-            types.is_timestamp,
-            types.is_null,
+    return (
+        any(
+            is_kind(kind)
+            for is_kind in (
+                types.is_integer,
+                types.is_floating,
+                types.is_decimal,
+                types.is_boolean,
+                types.is_string,
+                types.is_large_string,
+                types.is_date,
+                types.is_timestamp,
+                types.is_null,
+            )
         )
-    ) or str(kind) == "string_view"
+        or str(kind) == "string_view"
+    )
 
 
 def normalized(text: str) -> str:
@@ -127,13 +130,13 @@ class Names:
         """The place of the name that a cell has; None if it has none.
 
         Raises:
-            LookupError: a number that several names mean.
+            LookupError: several names mean the same.
         """
         text = text_of(value)
         if isinstance(value, str) and text in self._exact:
             return self._exact[text]
         places = self._by_meaning.get(self._meaning(text), [])
-        if len(places) > 1 and not isinstance(value, str):
+        if len(places) > 1:
             raise LookupError(text)
         return places[0] if len(places) == 1 else self._exact.get(text)
 
@@ -254,7 +257,7 @@ def numbers(
     values = np.zeros(len(array))
     if pa.types.is_string(array.type):
         trimmed = pc.utf8_trim_whitespace(array)
-        absent = absent | _flags(pc.is_in(trimmed, value_set=pa.array(missing, pa.string())))
+        absent = absent | _flags(pc.is_in(trimmed, value_set=pa.array(["", *missing], pa.string())))
         pattern = _NUMBER.replace(r"\.", re.escape(decimal))
         fits = _flags(pc.match_substring_regex(trimmed, f"^(?:{pattern})$")) & ~absent
         written = trimmed.filter(pa.array(fits))
@@ -308,7 +311,7 @@ def days(
     absent[-1] = True
     for at, value in enumerate(values):
         text = normalized(value) if isinstance(value, str) else None
-        if text in missing or (isinstance(value, float) and value != value):
+        if text in ("", *missing) or (isinstance(value, float) and value != value):
             absent[at] = True
         elif text is None or (day := _day(text, form)) is None:
             wrong[at] = True

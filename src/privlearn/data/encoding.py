@@ -87,7 +87,10 @@ def _refuse(
     if misfit is None:
         return
     if misfit.problem == "ambiguous":
-        problem = "a number that several declared names mean: store the column as text"
+        problem = (
+            "several declared names mean the same as it, and none is written so: store the column "
+            "as text, as the names are"
+        )
     elif misfit.problem == "infinite":
         problem = "expected a finite number"
     else:
@@ -261,6 +264,8 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def _short(cell: Any) -> str:
+    if isinstance(cell, date):
+        cell = cell.isoformat()
     text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= 40 else text[:37] + "..."
 

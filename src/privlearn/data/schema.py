@@ -438,7 +438,7 @@ class _Reader:
         separator, decimal = stated.get("separator", ","), stated.get("decimal", ".")
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
             raise self.refusal(
-                f"separator is {_quote(separator)}", "one character: separator = \";\""
+                f"separator is {_quote(separator)}", 'one character: separator = ";"'
             )
         if decimal not in (".", ","):
             raise self.refusal(f"decimal is {_quote(decimal)}", '"." or ","')

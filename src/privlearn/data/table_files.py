@@ -13,6 +13,7 @@ import lzma
 import re
 from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from gzip import GzipFile
 from pathlib import Path
@@ -54,9 +55,7 @@ class Dialect:
     def stated(self) -> dict[str, str]:
         """As a schema file says it: what is not usual."""
         usual = Dialect()
-        return {
-            name: value for name, value in vars(self).items() if value != getattr(usual, name)
-        }
+        return {name: value for name, value in vars(self).items() if value != getattr(usual, name)}
 
 
 @final
@@ -72,7 +71,7 @@ class TableFile:
 
     names: tuple[str, ...]
     batches: Callable[[list[str], bool], Iterator[Any]]
-    line: Callable[[int], int] | None = None
+    line: Callable[[int], int | None] | None = None
 
     def read(self, names: list[str], *, whole: bool) -> Iterator[Any]:
         """Batches with these columns, of all rows in their order."""
@@ -200,6 +199,7 @@ def _read_csv(
     import pyarrow as pa
 
     if not header:
+        yield pa.table({})
         return
     columns = {f"c{at}": "VARCHAR" for at in range(len(header))}
     wanted = [f"c{header.index(name)}" for name in names]
@@ -279,7 +279,7 @@ def _csv_error(path: Path, dialect: Dialect, error: Exception) -> BadInput:
 
 def _rows_by_line(path: Path, dialect: Dialect) -> Iterator[int]:
     """The lines on which the rows end; for messages alone."""
-    with _opened(path) as file:
+    with suppress(OSError), _opened(path) as file:
         text = io.TextIOWrapper(file, dialect.encoding, errors="replace", newline="")
         reader = csv.reader(text, delimiter=dialect.separator, skipinitialspace=True)
         header = True
@@ -292,8 +292,9 @@ def _rows_by_line(path: Path, dialect: Dialect) -> Iterator[int]:
             return
 
 
-def _line_of(path: Path, dialect: Dialect, row: int) -> int:
-    return next((line for at, line in enumerate(_rows_by_line(path, dialect)) if at == row), 0)
+def _line_of(path: Path, dialect: Dialect, row: int) -> int | None:
+    """The line on which a row ends; None where that can't be said any more."""
+    return next((line for at, line in enumerate(_rows_by_line(path, dialect)) if at == row), None)
 
 
 def _row_of(path: Path, dialect: Dialect, line: int) -> int:
@@ -340,9 +341,7 @@ def _open_columns(form: str) -> Callable[[Path, Dialect], TableFile]:
             options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
             kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         places = sorted(map(str, path.rglob(f"*.{form}"))) if path.is_dir() else [str(path)]
-        partitioning = (
-            dataset.partitioning(flavor="hive") if path.is_dir() else None
-        )
+        partitioning = dataset.partitioning(flavor="hive") if path.is_dir() else None
 
         def batches(names: list[str], whole: bool) -> Iterator[Any]:
             try:
@@ -384,9 +383,7 @@ def _open_sheet(path: Path, dialect: Dialect) -> TableFile:
         sheet = fastexcel.read_excel(str(path)).load_sheet(0, schema_sample_rows=None).to_arrow()
     except Exception as error:  # of several kinds, for damaged files
         raise _unreadable(path, "a workbook", error) from error
-    return TableFile(
-        tuple(sheet.schema.names), lambda names, whole: iter([sheet.select(names)])
-    )
+    return TableFile(tuple(sheet.schema.names), lambda names, whole: iter([sheet.select(names)]))
 
 
 #: The forms of tables' files, and how each is opened, by the ending of their names.

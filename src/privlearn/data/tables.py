@@ -30,7 +30,7 @@ class Table:
     name: str
     columns: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
-    line: Callable[[int], int] | None = None
+    line: Callable[[int], int | None] | None = None
     first: int = 0
 
     def __len__(self) -> int:
@@ -38,7 +38,8 @@ class Table:
 
     def place(self, row: int, column: str) -> str:
         """Where a cell is, for a person; rows are counted from 1."""
-        line = "" if self.line is None else f" (line {self.line(self.first + row)})"
+        number = None if self.line is None else self.line(self.first + row)
+        line = "" if number is None else f" (line {number})"
         return f"{self.name}, row {self.first + row + 1}{line}, column {column!r}"
 
     def cells(self, column: str) -> list[Any]:
@@ -164,7 +165,7 @@ def _of_series(series: Any, name: str) -> Any:
 
     try:
         array = pa.array(series, from_pandas=True)
-        if cells.is_readable(array.type) or pa.types.is_nested(array.type):
+        if cells.is_readable(array.type):
             return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass

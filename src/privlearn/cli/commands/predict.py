@@ -133,9 +133,7 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
         data = load(request.data, request.data_dir, schema=request.schema)
         digest = "" if data.schema is None else data.schema.digest
         return np.asarray(data.x if request.part == "train" else data.x_test), digest
-    if request.schema is not None or (
-        trained and form_of(Path(request.data)) is not None
-    ):
+    if request.schema is not None or (trained and form_of(Path(request.data)) is not None):
         assert schema is not None
         if request.part is not None:
             raise BadInput(
