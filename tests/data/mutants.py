@@ -125,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         "of two columns the first is taken",
-        table_files._open_csv,
+        table_files._header_of,
         "name in header[:at]",
         "False",
         "check_tables_without_a_clear_reading_are_refused",

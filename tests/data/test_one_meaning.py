@@ -108,9 +108,8 @@ def outcome(load: Callable[[], Any]) -> tuple[Any, Any]:
             features = np.asarray(load()).tolist()
         except BadInput as error:
             place = r"(row \d+)(?: \(line \d+\))?(, column '\w+') is "
-            said = re.search(place + "(missing|.*?: (?:expected|several).*)", str(error))
-            assert said, error
-            features = [part.partition(": ")[2] or part for part in said.groups()]
+            said = re.findall(place + "(missing|.*?: (?:expected|several).*)", str(error))
+            features = [part.partition(": ")[2] or part for part in said[0]]
     counts = [
         re.match(r"\d+ of \d+ cells of column '\w+' are none of its", str(each.message))
         for each in caught

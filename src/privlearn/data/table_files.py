@@ -118,12 +118,7 @@ def form_of(path: Path) -> str | None:
 
 def _open_csv(path: Path, dialect: Dialect) -> TableFile:
     first = _first_line(path, dialect)
-    header = _cells_of_header(path, first, dialect)
-    for at, name in enumerate(header):
-        if name in header[:at]:
-            raise BadInput(
-                f"{path} has two columns {name!r}: rename or drop one of them", column=name
-            )
+    header = _header_of(path, first, dialect)
 
     def batches(names: list[str], whole: bool) -> Iterator[Any]:
         _require_text(path, dialect)
@@ -132,12 +127,19 @@ def _open_csv(path: Path, dialect: Dialect) -> TableFile:
     return TableFile(tuple(header), batches, lambda row: _line_of(path, dialect, row))
 
 
-def _cells_of_header(path: Path, first: str, dialect: Dialect) -> list[str]:
+def _header_of(path: Path, first: str, dialect: Dialect) -> list[str]:
+    """The names of the columns, all different."""
     try:
         rows = list(csv.reader([first], delimiter=dialect.separator, skipinitialspace=True))
     except csv.Error as error:
         raise BadInput(f"{path}, line 1 is not valid CSV: {error}", line=1) from error
-    return [name.strip() for name in (rows[0] if rows else [])]
+    header = [name.strip() for name in (rows[0] if rows else [])]
+    for at, name in enumerate(header):
+        if name in header[:at]:
+            raise BadInput(
+                f"{path} has two columns {name!r}: rename or drop one of them", column=name
+            )
+    return header
 
 
 def _first_line(path: Path, dialect: Dialect) -> str:
