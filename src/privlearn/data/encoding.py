@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from privlearn.data import cells
 from privlearn.data.cells import Misfit
+from privlearn.data.faults import Faults
 from privlearn.data.schema import Category, Date, Number, Schema
 from privlearn.data.tables import Table
 from privlearn.errors import BadInput, first_line
@@ -26,12 +27,16 @@ def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
     categories as 0 and 1.
 
     Raises:
-        BadInput: a column that is not there, or a cell that is no finite number where one is
-            expected, or is missing where the schema has no number for it.
+        BadInput: columns that are not there, or the first cell of a column that is no finite number
+            where one is expected, or is missing where the schema has no number for it. One error
+            tells of all columns.
     """
-    return np.concatenate(
-        [_features_of(table, column, schema) for column in schema.features], axis=1
-    )
+    features, faults = [], Faults()
+    for column in schema.features:
+        with faults.noted():
+            features.append(_features_of(table, column, schema))
+    faults.refuse()
+    return np.concatenate(features, axis=1)
 
 
 def _features_of(table: Table, column: Any, schema: Schema) -> NDArray[np.float32]:

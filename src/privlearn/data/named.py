@@ -26,6 +26,7 @@ from privlearn.data.encoding import (
 )
 from privlearn.data.formats import read_npz
 from privlearn.data.packed import load_packed
+from privlearn.data.faults import Faults
 from privlearn.data.schema import Schema, read_schema, require_range
 from privlearn.data.table_files import form_of
 from privlearn.data.tables import Table, is_frame, read_table
@@ -300,12 +301,14 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
     low, high = schema.bounds()
     wanted = schema.columns if schema.person is None else (*schema.columns, schema.person)
     table = read_table(path, wanted, schema.dialect)
-    persons = encode_persons(table, schema)
-    parts: dict[str, Any] = {
-        "x": encode_features(table, schema),
-        "y": encode_target(table, schema),
-        "groups": persons,
-    }
+    faults, parts, persons = Faults(), dict[str, Any](), None
+    with faults.noted():
+        persons = parts["groups"] = encode_persons(table, schema)
+    with faults.noted():
+        parts["x"] = encode_features(table, schema)
+    with faults.noted():
+        parts["y"] = encode_target(table, schema)
+    faults.refuse()
     remarks = _remarks(table, schema)
     if test is not None:
         tested = read_table(test, wanted, schema.dialect)

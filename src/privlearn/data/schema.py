@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privlearn.data.cells import folded
+from privlearn.data.faults import Faults
 from privlearn.data.table_files import Dialect
 from privlearn.errors import BadInput
 
@@ -380,15 +381,19 @@ class _Reader:
             )
         features: list[Column] = []
         of_targets: list[_Target] = []
+        faults, read = Faults(), dict[str, Column | _Target]()
         for name, column_settings in columns.items():
-            column = self._column(name, column_settings, missing)
+            with faults.noted():
+                read[name] = self._column(name, column_settings, missing)
+        faults.refuse()
+        for name, column in read.items():
             if not isinstance(column, tuple):
                 features.append(column)
             if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
                     (
                         f"target is {_quote(target)}, and column {_quote(name)} has kind "
-                        f"{_quote(column_settings['kind'])}"
+                        f"{_quote(columns[name]['kind'])}"
                     ),
                     'kind = "target" for the target, and for no other column',
                 )

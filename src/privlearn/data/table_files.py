@@ -103,6 +103,16 @@ def open_file(path: Path, dialect: Dialect | None = None) -> TableFile:
         raise BadInput(f"{path} cannot be read: {reason}", path=str(path)) from error
 
 
+def likely_dialect(path: Path) -> Dialect | None:
+    """How a CSV file is probably separated, from its first line alone; None: the usual way."""
+    if form_of(path) != ".csv" or not path.exists():
+        return None
+    first = _first_line(path, Dialect())
+    if "," in first:
+        return None
+    return next((Dialect(sign) for sign in (";", "\t", "|") if sign in first), None)
+
+
 def form_of(path: Path) -> str | None:
     """The ending that says what form a table's file has; None: it is none."""
     if path.is_dir():
