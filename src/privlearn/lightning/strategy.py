@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, final
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader
 from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
@@ -28,6 +29,7 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
 from privlearn.training.epoch_loader import DrawnBatch, EpochLoader, drawn_batch
+from privlearn.training.noted_weights import NotedWeights
 from privlearn.training.privacy_config import PrivacyConfig
 from privlearn.training.run import Run
 
@@ -118,6 +120,7 @@ class _PrivateSteps(Strategy):
         self._trainer: Any = None
         self._result: Result | None = None
         self._logs: TrainingLogs | None = None
+        self._noted: NotedWeights | None = None
         self._validated: list[Any] = []  # the data sets of validation loaders
 
     def setup(self, trainer: Any) -> None:
@@ -260,7 +263,7 @@ class _PrivateSteps(Strategy):
             raise
         self._logs.metrics.warn()
         self._logs.hidden = False
-        self.private = private
+        self.private, self._noted = private, NotedWeights(private)
         private.begin()
         return EpochLoader(private)
 
@@ -343,6 +346,15 @@ class _PrivateSteps(Strategy):
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=weights_only)
         return loaded
 
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """As every strategy; weights that are saved between two steps may be published."""
+        in_a_step = self._logs is not None and self._logs.hidden
+        if self._noted is not None and self._result is None and not in_a_step:
+            self._noted.note()
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
     def on_train_end(self) -> None:
         """The run is over: what was not charged is given back."""
         super().on_train_end()
@@ -356,6 +368,8 @@ class _PrivateSteps(Strategy):
             ]
             rates = {"learning_rate_schedule": ", ".join(schedulers)} if schedulers else {}
             self._result = replace(result, facts=result.facts | rates)
+            assert self._noted is not None
+            self._noted.end()
 
     def on_exception(self, exception: BaseException) -> None:
         """The same."""
@@ -390,9 +404,59 @@ class _PrivateSteps(Strategy):
             )
         return self._result
 
-    def publish(self, folder: str | Path, **arguments: Any) -> Path:
-        """Write the module's weights with a certificate: `pv.publish`, with its named arguments."""
-        return publish(self.result, folder, **arguments)
+    def publish(
+        self, folder: str | Path, *, ckpt_path: str | Path | None = None, **arguments: Any
+    ) -> Path:
+        """Write the module's weights with a certificate: `pv.publish`, with its named arguments.
+
+        Guarantee: that of `plan`, whichever step's weights they are, if public rows chose the step.
+
+        Args:
+            folder: to be made.
+            ckpt_path: "best", or a file that ModelCheckpoint or `trainer.save_checkpoint` wrote
+                during fit: its weights are published, and the module has them then. The
+                certificate says which step they are of, and claims all steps. By default the
+                weights that the module has.
+            arguments: of `pv.publish`.
+
+        Raises:
+            BadInput: nothing was trained; the weights are not those that the run had after a step;
+                or as `pv.publish`.
+        """
+        result, noted = self.result, self._noted
+        assert noted is not None
+        if ckpt_path is not None:
+            self._load_weights(self._checkpoint_of(ckpt_path), noted)
+        return publish(noted.recognise(result), folder, **arguments)
+
+    def _checkpoint_of(self, ckpt_path: str | Path) -> str | Path:
+        """The path of a checkpoint; "best" is that of the Trainer's first ModelCheckpoint."""
+        if ckpt_path != "best":
+            return ckpt_path
+        path: str = getattr(self._trainer.checkpoint_callback, "best_model_path", "")
+        if not path:
+            raise BadInput(
+                "ckpt_path is 'best', and no ModelCheckpoint of the Trainer has saved any: give "
+                "Trainer(callbacks=[ModelCheckpoint(monitor=..., mode=...)]), or leave it out"
+            )
+        return path
+
+    def _load_weights(self, path: str | Path, noted: NotedWeights) -> None:
+        """Let the module have a checkpoint's trained weights, if the run had them."""
+        try:
+            loaded = self.checkpoint_io.load_checkpoint(path, weights_only=True)
+            weights = loaded["state_dict"]
+        except (OSError, KeyError, RuntimeError, UnpicklingError) as error:
+            raise BadInput(
+                f"{path} can't be read as weights: {first_line(error)[:80]}. If you trust the "
+                "file, call module.load_state_dict(torch.load(path, weights_only=False)"
+                "['state_dict']), and publish without ckpt_path"
+            ) from error
+        noted.require_known(weights)
+        with torch.no_grad():
+            for name, weight in self.private.model.named_parameters():  # type: ignore[union-attr]
+                if name in noted.names:
+                    weight.copy_(weights[name])
 
 
 def _with_larger_batches(dataloader: Any, times: int) -> Any:
