@@ -122,18 +122,20 @@ def check_a_checkpoint_within_a_step_is_not_noted() -> None:
     parts = _parts()
 
     class Saving(parts.Classifier):  # type: ignore[misc,name-defined]
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            optimizer.register_step_post_hook(self.save)
+            return optimizer
+
+        def save(self, *_: Any) -> None:
             if self.trainer.global_step == 2:
-                with torch.no_grad():
-                    self.net[0].weight += 1.0  # is undone
-                self.trainer.save_checkpoint(self.trainer.default_root_dir / "inner.ckpt")
-            return super().training_step(batch, batch_idx)
+                self.trainer.save_checkpoint(self.trainer.default_root_dir + "/inner.ckpt")
 
     class Changing(parts.Classifier):  # type: ignore[misc,name-defined]
         def on_train_epoch_end(self) -> None:
             with torch.no_grad():
                 self.net[0].weight += 1.0
-            self.trainer.save_checkpoint(self.trainer.default_root_dir / "outer.ckpt")
+            self.trainer.save_checkpoint(self.trainer.default_root_dir + "/outer.ckpt")
 
     def published(module: Any, path: str) -> str:
         with tempfile.TemporaryDirectory() as name:
@@ -144,7 +146,8 @@ def check_a_checkpoint_within_a_step_is_not_noted() -> None:
             )
         return str(error)
 
-    assert "does not hold weights" in published(Saving(), "inner.ckpt")
+    said = published(Saving(), "inner.ckpt")
+    assert "does not hold weights" in said, said
     assert "nothing can be claimed" in published(Changing(), "outer.ckpt")
 
 

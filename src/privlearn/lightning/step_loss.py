@@ -33,6 +33,12 @@ class StepLoss:
         metrics: of the module: no loss may follow from them.
     """
 
+    #: Why it is slow, and what is faster.
+    slowness = (
+        "training_step is called with one example at a time, so that its mean is the example's own",
+        "PrivateStrategy(loss=...), a function of (module, batch) to one value for each example",
+    )
+
     def __init__(self, metrics: StepMetrics | None = None) -> None:
         self._metrics = metrics
         self._tried = metrics is None or not metrics.names

@@ -22,12 +22,14 @@ from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput, first_line
+from privlearn.lightning.progress import TrainerProgress
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
+from privlearn.runs.transcript import Transcript
 from privlearn.training.epoch_loader import DrawnBatch, EpochLoader, drawn_batch
 from privlearn.training.noted_weights import NotedWeights
 from privlearn.training.privacy_config import PrivacyConfig
@@ -74,23 +76,28 @@ _INSTEAD = {
 
 
 @final
-class _PlannedEpochs:
-    """The epochs of a run that is made later, once there is an optimizer; their steps are known.
+class _TrainerEpochs:
+    """The epochs of a run as the Trainer's loader. The run may be made later, once there is an
+    optimizer; its steps are known.
 
     Args:
         steps: in an epoch.
+        between: called before each batch is asked for, and not after the last one.
     """
 
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
+    def __init__(self, steps: int, between: Callable[[], None]) -> None:
+        self._steps, self._between = steps, between
         self.epochs: EpochLoader | None = None
 
     def __len__(self) -> int:
         return self._steps
 
     def __iter__(self) -> Iterator[DrawnBatch]:
+        self._between()
         assert self.epochs is not None
-        yield from self.epochs
+        for batch in self.epochs:
+            yield batch
+            self._between()
 
 
 class _PrivateSteps(Strategy):
@@ -105,15 +112,11 @@ class _PrivateSteps(Strategy):
         settings: dict[str, Any],
     ) -> None:
         """Keep the arguments."""
-        if settings.get("checkpoint") is not None:
-            raise BadInput(
-                "checkpoint= is not for Lightning's Trainer, which could not go on from it: use "
-                "pv.make_private"
-            )
+        self._require_checkpoint(settings.get("checkpoint"))
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
         self._made_up = made_up
         self.private: Run | None = None
-        self._epochs: EpochLoader | _PlannedEpochs | None = None
+        self._epochs: _TrainerEpochs | None = None
         self._loader: Any = None  # of training, where the run is made later
         self._accumulated = 1
         self._trained_on: Any = None
@@ -121,6 +124,7 @@ class _PrivateSteps(Strategy):
         self._result: Result | None = None
         self._logs: TrainingLogs | None = None
         self._noted: NotedWeights | None = None
+        self._progress: TrainerProgress | None = None
         self._validated: list[Any] = []  # the data sets of validation loaders
 
     def setup(self, trainer: Any) -> None:
@@ -198,11 +202,18 @@ class _PrivateSteps(Strategy):
         if self._accumulated > 1:
             dataloader = _with_larger_batches(dataloader, self._accumulated)
         if self.optimizers:
-            self._epochs = self._make_run(dataloader)
+            epochs = self._make_run(dataloader)
+            self._epochs = _TrainerEpochs(len(epochs), self._between_steps)
+            self._epochs.epochs = epochs
         else:
             self._loader = dataloader
-            self._epochs = _PlannedEpochs(self._count_steps(dataloader))
+            self._epochs = _TrainerEpochs(self._count_steps(dataloader), self._between_steps)
         return self._epochs
+
+    def _between_steps(self) -> None:
+        """The Trainer asks for the next batch."""
+        assert self._progress is not None
+        self._progress.skip_steps()
 
     def _arguments(self, dataloader: Any) -> dict[str, Any]:
         """The arguments of `make_private` beside the model, the optimizer and the loader."""
@@ -232,7 +243,7 @@ class _PrivateSteps(Strategy):
         arguments = {
             name: value
             for name, value in self._arguments(dataloader).items()
-            if name not in ("ledger", "streams", "loss")
+            if name not in ("ledger", "streams", "loss", "checkpoint")
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run that is made later warns
@@ -245,15 +256,12 @@ class _PrivateSteps(Strategy):
         self._logs = TrainingLogs(module, self._trainer)
         step_loss = StepLoss(self._logs.metrics)
         loss: Any = self._loss or step_loss
-        if self._made_up is not None:
-            loss = partial(loss)
-            loss.made_up = self._made_up
         try:
             private = make_private(
                 module,
                 self.optimizers[0],
                 dataloader,
-                **{**self._arguments(dataloader), "loss": loss},
+                **{**self._arguments(dataloader), "loss": loss, "made_up": self._made_up},
             )
             private.require_gradients()
             step_loss.warn_of_other_loss()
@@ -264,7 +272,12 @@ class _PrivateSteps(Strategy):
         self._logs.metrics.warn()
         self._logs.hidden = False
         self.private, self._noted = private, NotedWeights(private)
+        self._progress = TrainerProgress(self._trainer)
+        private.keep(trainer=self._progress, weights=self._noted)
         private.begin()
+        self._progress.resume(private)
+        if private.state == "over":  # all of it was released before an interruption
+            self._end_run()
         return EpochLoader(private)
 
     def _require_public_validation(self) -> None:
@@ -278,6 +291,14 @@ class _PrivateSteps(Strategy):
                 "loader out"
             )
 
+    def _require_checkpoint(self, checkpoint: Any) -> None:
+        """Refuse a checkpoint that a run of this strategy can't go on from."""
+        if isinstance(checkpoint, Transcript):
+            raise BadInput(
+                "a transcript records the weights of the last step, and the Trainer may publish "
+                "those of another: give checkpoint=FILE, or record a run of pv.make_private"
+            )
+
     def _require_processes(self) -> None:
         """Refuse processes that would not train together."""
 
@@ -289,7 +310,7 @@ class _PrivateSteps(Strategy):
                 "there are several training loaders: give one, whose rows the batches are drawn "
                 "from"
             )
-        if isinstance(self._epochs, _PlannedEpochs):
+        if self._epochs.epochs is None:
             self._epochs.epochs = self._make_run(self._loader)
             if len(self._epochs.epochs) != len(self._epochs):
                 raise BadInput(
@@ -339,9 +360,9 @@ class _PrivateSteps(Strategy):
         """
         if self.lightning_module.trainer.state.fn == "fit":
             raise BadInput(
-                "ckpt_path can't be used with fit: a private run can't go on from Lightning's "
-                "checkpoint. Load its weights into the module, and begin another run with the same "
-                "ledger"
+                "ckpt_path can't be used with fit: a private run goes on from its own checkpoint "
+                "alone, where noise is drawn again as it was. Give PrivateStrategy(checkpoint="
+                "'run.private') from the beginning on, and call fit without ckpt_path to go on"
             )
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=weights_only)
         return loaded
@@ -361,15 +382,20 @@ class _PrivateSteps(Strategy):
         self._trainer.accumulate_grad_batches = self._accumulated
         if self._logs is not None:
             self._logs.close()
-        if self.private is not None and self._result is None:
-            result = self.private.result()
-            schedulers = [
-                type(config.scheduler).__name__ for config in self._trainer.lr_scheduler_configs
-            ]
-            rates = {"learning_rate_schedule": ", ".join(schedulers)} if schedulers else {}
-            self._result = replace(result, facts=result.facts | rates)
-            assert self._noted is not None
-            self._noted.end()
+        if self._result is None:
+            self._end_run()
+
+    def _end_run(self) -> None:
+        """Take the run's result."""
+        assert self.private is not None
+        assert self._noted is not None
+        result = self.private.result()
+        schedulers = [
+            type(config.scheduler).__name__ for config in self._trainer.lr_scheduler_configs
+        ]
+        rates = {"learning_rate_schedule": ", ".join(schedulers)} if schedulers else {}
+        self._result = replace(result, facts=result.facts | rates)
+        self._noted.end()
 
     def on_exception(self, exception: BaseException) -> None:
         """The same."""
@@ -452,7 +478,7 @@ class _PrivateSteps(Strategy):
                 "file, call module.load_state_dict(torch.load(path, weights_only=False)"
                 "['state_dict']), and publish without ckpt_path"
             ) from error
-        noted.require_known(weights)
+        noted.require_known(weights, self.result)
         with torch.no_grad():
             for name, weight in self.private.model.named_parameters():  # type: ignore[union-attr]
                 if name in noted.names:
@@ -497,7 +523,9 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         log_private_loss: whether loggers get the training loss as `private_loss`, which no
             guarantee covers. Callbacks and schedulers do not: one that monitors it is refused.
         settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader
-            and the epochs: epsilon, delta, max_grad_norm, examples, microbatch, ...
+            and the epochs: epsilon, delta, max_grad_norm, examples, microbatch, ... With
+            `checkpoint=FILE` an interrupted run goes on when fit is called again, without
+            ckpt_path, and ends bit for bit where it would have ended.
 
     Raises:
         NotPerExample: the module or the loss couples examples; when training begins, before
@@ -560,6 +588,13 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
     ) -> None:
         super().__init__()
         self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
+
+    def _require_checkpoint(self, checkpoint: Any) -> None:
+        if checkpoint is not None:
+            raise BadInput(
+                "checkpoint= is for one process: give it to PrivateStrategy, or train by "
+                "pv.make_private, whose runs go on in several processes, too"
+            )
 
     def configure_ddp(self) -> None:
         """Nothing: the run shares out the batches and adds up what was clipped, and copies the

@@ -55,19 +55,20 @@ class NotedWeights:
         self._last = self._digest(self._weights())
         self._beside = self._digest_beside()
 
-    def require_known(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse weights, by name, that the run did not have.
+    def require_known(self, weights: Mapping[str, Tensor], result: Result) -> None:
+        """Refuse weights, by name, that the run did not have, or that may not be chosen.
 
         Raises:
-            BadInput: they are others.
+            BadInput: saying why.
         """
-        known = {*self._steps, self._last}
-        if not weights.keys() >= {*self._trained} or self._digest(weights) not in known:
+        digest = self._digest(weights) if weights.keys() >= {*self._trained} else ""
+        if digest not in {*self._steps, self._last}:
             raise BadInput(
                 "the file does not hold weights that this run noted: expected a checkpoint that "
                 "ModelCheckpoint or trainer.save_checkpoint wrote between two steps of this run. "
                 "Leave ckpt_path out to publish the weights of the last step"
             )
+        self._require_choice(digest, result)
 
     def recognise(self, result: Result) -> Result:
         """The result with the weights that its model has now, and the step that they are of.
@@ -76,26 +77,34 @@ class NotedWeights:
             BadInput: the model has other weights than the run had, or they may not be chosen.
         """
         digest = self._digest(self._weights())
-        if digest == self._last and self._beside == self._digest_beside():
-            return replace(result)  # the same values, however often they were written
-        if digest not in self._steps or self._beside != self._digest_beside():
+        known = digest in {*self._steps, self._last}
+        if not known or self._beside != self._digest_beside():
             raise BadInput(
                 "the module's weights were changed after the run, and are none that it noted: "
                 "nothing can be claimed for them. For those of a checkpoint that ModelCheckpoint "
                 "wrote during fit give publish(folder, ckpt_path='best'), or its path"
             )
+        self._require_choice(digest, result)
+        step = {} if digest == self._last else {WEIGHTS_OF_STEP: self._steps[digest]}
+        return replace(result, facts=result.facts | step)
+
+    def _require_choice(self, digest: str, result: Result) -> None:
+        """Refuse weights that are not the result's where a private figure may have chosen them, or
+        where the result is a mean.
+        """
+        if digest == self._last:
+            return
         figure_use, average = self._run.session.figure_use, result.facts.get("average")
         if average is not None:
             raise BadInput(
-                f"average={average} publishes the mean of the weights, and the module has those "
-                "of one step: leave ckpt_path out, or train without average"
+                f"average={average} publishes the mean of the weights, and these are of one step: "
+                "leave ckpt_path out, or train without average"
             )
         if figure_use:
             raise BadInput(
                 f"{figure_use}, so which step's weights are published may follow from private "
                 "rows. Publish those of the last step, or let a metric of public rows choose"
             )
-        return replace(result, facts=result.facts | {WEIGHTS_OF_STEP: self._steps[digest]})
 
     def state_dict(self) -> dict[str, Any]:
         """Digests of released weights, for a checkpoint."""

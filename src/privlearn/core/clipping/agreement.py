@@ -141,16 +141,28 @@ _SLOW = {
 }
 
 
-def warn_of_slowness(way: str, reason: str | None) -> None:
+#: What to change where the model or the loss decides it.
+_FASTER = (
+    "where the batch is read or mixed, use x.shape, a constant or the example alone; where an "
+    "operation has no rule, use another or freeze its layer"
+)
+
+
+def warn_of_slowness(way: str, reason: str | None, loss: object = None) -> None:
     """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it
     is private.
+
+    Args:
+        way: how they are computed.
+        reason: what the fastest way met.
+        loss: one that calls the model with one example at a time says so by `slowness`: why, and
+            what is faster.
     """
     if way in _SLOW:
+        why, faster = getattr(loss, "slowness", None) or (reason, _FASTER)
         warnings.warn(
-            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. The "
-            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a "
-            "constant or the example alone; where an operation has no rule, use another or freeze "
-            "its layer",
+            f"training will be slow: gradients are computed {_SLOW[way]}, because {why}. The "
+            f"guarantee is the same. Faster: {faster}",
             stacklevel=2,
         )
 

@@ -425,7 +425,7 @@ class ClippedGradients:
                 "each example, through which gradients flow"
             ) from error
         self._ways[shapes(rows)] = self._way, self._chunk
-        warn_of_slowness(self._way.name, self.reason)
+        warn_of_slowness(self._way.name, self.reason, self._loss)
 
     def _chunks(
         self, rows: Rows, examples: NDArray[np.int64]
