@@ -191,10 +191,11 @@ class TrainingLogs:
         for logger in self._trainer.loggers:
             logger.log_metrics({name: value}, step=step)
 
-    def publicly(self, name: str, value: float) -> None:
+    def publicly(self, name: str, value: float, *, prog_bar: bool = False) -> None:
         """Log a public figure, which callbacks may read, too."""
         module: Any = self._module
-        type(module).log(module, name, value, on_step=True, on_epoch=False, batch_size=1)
+        options = {"on_step": True, "on_epoch": False, "batch_size": 1, "prog_bar": prog_bar}
+        type(module).log(module, name, value, **options)
 
     @contextmanager
     def in_a_step(self) -> Iterator[None]:

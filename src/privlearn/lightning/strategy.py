@@ -22,6 +22,7 @@ from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput, first_line
+from privlearn.lightning.frozen_weights import FrozenWeights
 from privlearn.lightning.progress import TrainerProgress
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs
 from privlearn.loop import make_private
@@ -37,6 +38,8 @@ from privlearn.training.run import Run
 
 #: What the training loss is called in logs.
 _PRIVATE_LOSS = "private_loss"
+#: What the price of the steps so far is called there.
+_SPENT = "epsilon_spent"
 _AVERAGE = (
     "give PrivateStrategy(average=0.5), which publishes the mean of the weights over the last half "
     "of the steps"
@@ -109,11 +112,14 @@ class _PrivateSteps(Strategy):
         *,
         made_up: Callable[[Any], Any] | None,
         log_private_loss: bool,
+        prog_bar: bool,
         settings: dict[str, Any],
     ) -> None:
         """Keep the arguments."""
         self._require_checkpoint(settings.get("checkpoint"))
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
+        self._prog_bar = prog_bar
+        self._logged = 0  # steps, when the price was logged last
         self._made_up = made_up
         self.private: Run | None = None
         self._epochs: _TrainerEpochs | None = None
@@ -125,6 +131,8 @@ class _PrivateSteps(Strategy):
         self._logs: TrainingLogs | None = None
         self._noted: NotedWeights | None = None
         self._progress: TrainerProgress | None = None
+        self._frozen: FrozenWeights | None = None
+        self._unclaimed = ""  # why nothing could be claimed when the run began
         self._validated: list[Any] = []  # the data sets of validation loaders
 
     def setup(self, trainer: Any) -> None:
@@ -142,19 +150,33 @@ class _PrivateSteps(Strategy):
         # of one step all examples are drawn at once
         self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
         super().setup(trainer)
-        module, number = self.lightning_module, len(self.optimizers)
-        if number != 1:
-            raise BadInput(
-                f"configure_optimizers of {type(module).__name__} gives {number} optimizers: "
-                "expected one, with a parameter group for each rate, and automatic_optimization = "
-                "True. For losses that take turns there is pv.make_private"
-            )
+        module = self.lightning_module
+        if len(self.optimizers) != 1:
+            raise self._several_optimizers()
         if not module.automatic_optimization:
             raise BadInput(
                 f"{type(module).__name__} steps by itself: expected automatic_optimization = True, "
                 "and a training_step that returns the loss. For other loops there is "
                 "pv.make_private"
             )
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """As every strategy; of several optimizers Lightning would say to step them by hand."""
+        try:
+            super().setup_optimizers(trainer)
+        except RuntimeError as error:
+            if "multiple optimizers" not in str(error):
+                raise
+            raise self._several_optimizers() from error
+
+    def _several_optimizers(self) -> BadInput:
+        """What is said of a module that has not one optimizer."""
+        return BadInput(
+            f"configure_optimizers of {type(self.lightning_module).__name__} does not give one "
+            "optimizer: expected one with parameter groups, such as Adam([{'params': a, 'lr': r}, "
+            "...]), automatic_optimization = True, and one loss. For losses that take turns, as a "
+            "GAN's, train what sees rows by pv.make_private"
+        )
 
     @staticmethod
     def _require_settings(trainer: Any) -> None:
@@ -213,7 +235,9 @@ class _PrivateSteps(Strategy):
     def _between_steps(self) -> None:
         """The Trainer asks for the next batch."""
         assert self._progress is not None
+        assert self._frozen is not None
         self._progress.skip_steps()
+        self._frozen.require_same()
 
     def _arguments(self, dataloader: Any) -> dict[str, Any]:
         """The arguments of `make_private` beside the model, the optimizer and the loader."""
@@ -275,6 +299,8 @@ class _PrivateSteps(Strategy):
         self._progress = TrainerProgress(self._trainer)
         private.keep(trainer=self._progress, weights=self._noted)
         private.begin()
+        self._unclaimed = private.session.unclaimed
+        self._frozen = FrozenWeights(module)
         self._progress.resume(private)
         if private.state == "over":  # all of it was released before an interruption
             self._end_run()
@@ -333,14 +359,45 @@ class _PrivateSteps(Strategy):
         """
         assert self.private is not None
         assert self._logs is not None
+        assert self._frozen is not None
         with self._logs.in_a_step():
             seen = self.private.step(drawn_batch(args[0]))
-        steps, every = self.private.steps_done, self._trainer.log_every_n_steps
-        if steps % max(1, every) == 0 or steps % self.private.steps_per_epoch == 0:
-            self._logs.publicly("epsilon_spent", self.private.spent(self._delta).epsilon)
+        self._frozen.note()
+        self._require_claimable()
+        steps, usual = self.private.steps_done, self._trainer.log_every_n_steps
+        regular = steps % max(1, usual) == 0
+        if regular or steps % self.private.steps_per_epoch == 0 or steps == self._trainer.max_steps:
+            self._log_spent(regular=regular)
             if self._logs_loss:
                 self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), steps)
         return torch.tensor(math.nan, device=self.root_device)
+
+    def _require_claimable(self) -> None:
+        """End a run for which nothing can be claimed any more, rather than at its publication."""
+        assert self.private is not None
+        unclaimed = self.private.session.unclaimed
+        if unclaimed and not self._unclaimed:
+            raise BadInput(f"training ends here, because nothing could be claimed: {unclaimed}")
+
+    def _log_spent(self, *, regular: bool) -> None:
+        """Log the price of the steps so far; at the end of an epoch also where the Trainer itself
+        logs nothing.
+        """
+        assert self.private is not None
+        assert self._logs is not None
+        epsilon = self.private.spent(self._delta).epsilon
+        self._logs.publicly(_SPENT, epsilon, prog_bar=self._prog_bar)
+        if not regular:
+            self._logs.to_loggers(_SPENT, epsilon, self.private.steps_done - 1)
+        self._logged = self.private.steps_done
+
+    def _log_last_spent(self) -> None:
+        """Log the price of all steps, where the last of them did not."""
+        if self.private is None or self._logs is None or self._logged == self.private.steps_done:
+            return
+        epsilon = self.private.spent(self._delta).epsilon
+        self._trainer.callback_metrics[_SPENT] = torch.tensor(epsilon)
+        self._logs.to_loggers(_SPENT, epsilon, self.private.steps_done - 1)
 
     def backward(self, closure_loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Nothing: the step was taken."""
@@ -379,6 +436,7 @@ class _PrivateSteps(Strategy):
     def on_train_end(self) -> None:
         """The run is over: what was not charged is given back."""
         super().on_train_end()
+        self._log_last_spent()
         self._trainer.accumulate_grad_batches = self._accumulated
         if self._logs is not None:
             self._logs.close()
@@ -510,7 +568,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
     `training_step`, `configure_optimizers`, callbacks and loggers stay as they are. The training
     loader is read for its rows, and batches are drawn from them (`pv.make_private`);
     `training_step` is called with one example at a time (`StepLoss`), unless `loss` is given.
-    `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere, and what is
+    `epsilon_spent` is logged every `log_every_n_steps` steps and at each epoch's end; what `training_step` logs is private, and goes nowhere, and what is
     logged between steps goes to loggers alone. Validation and test loaders are used as they are:
     their metrics are not covered, and the rows are to be public.
 
@@ -522,6 +580,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
             that the module accepts. It never gets rows of the data.
         log_private_loss: whether loggers get the training loss as `private_loss`, which no
             guarantee covers. Callbacks and schedulers do not: one that monitors it is refused.
+        prog_bar: whether the progress bar shows `epsilon_spent`, too.
         settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader
             and the epochs: epsilon, delta, max_grad_norm, examples, microbatch, ... With
             `checkpoint=FILE` an interrupted run goes on when fit is called again, without
@@ -542,6 +601,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         *,
         made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
+        prog_bar: bool = False,
         **settings: Any,
     ) -> None:
         config = settings.get("config")
@@ -552,7 +612,13 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
             settings |= {"config": replace(config, device=None)}
         usual = "cuda:0" if torch.cuda.is_available() else "cpu"
         super().__init__(device_of(usual if device is None else device, nn.Module()))
-        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
+        self._take(
+            loss,
+            made_up=made_up,
+            log_private_loss=log_private_loss,
+            prog_bar=prog_bar,
+            settings=settings,
+        )
 
     def _require_processes(self) -> None:
         require_one_process("PrivateStrategy", "give the Trainer strategy=PrivateDDPStrategy(...)")
@@ -568,7 +634,7 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
     wrapped in DistributedDataParallel. See docs/distributed.md.
 
     Args:
-        loss, made_up, log_private_loss, settings: as of `PrivateStrategy`.
+        loss, made_up, log_private_loss, prog_bar, settings: as of `PrivateStrategy`.
 
     Raises:
         NotPerExample, BadInput: as `PrivateStrategy`; or there are not 1, 2, 4, 8 or a higher power
@@ -584,10 +650,17 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
         *,
         made_up: Callable[[Any], Any] | None = None,
         log_private_loss: bool = False,
+        prog_bar: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._take(loss, made_up=made_up, log_private_loss=log_private_loss, settings=settings)
+        self._take(
+            loss,
+            made_up=made_up,
+            log_private_loss=log_private_loss,
+            prog_bar=prog_bar,
+            settings=settings,
+        )
 
     def _require_checkpoint(self, checkpoint: Any) -> None:
         if checkpoint is not None:
