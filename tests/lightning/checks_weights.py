@@ -4,6 +4,7 @@ own.
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from pathlib import Path
@@ -158,3 +159,88 @@ def check_a_stated_step_of_weights_was_taken() -> None:
     assert not plan.follows({**facts, "weights_of_step": 10})
     for more in ({"weights_of_step": 11}, {"weights_of_step": 5, "average": 0.5}):
         assert any("the weights are stated" in problem for problem in plan.follows(facts | more))
+
+
+@check
+def check_frozen_weights_that_a_script_changes_are_named() -> None:
+    """A running mean of the weights in the module, also through `.data`: the run would put it back.
+    What a step writes is put back, and nothing is said of it. A mean in a callback stays.
+    """
+    parts = _parts()
+    from lightning.pytorch.callbacks import Callback
+
+    class Averaging(parts.Classifier):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = copy.deepcopy(self.net).requires_grad_(False)
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            for mean, weight in zip(self.mean.parameters(), self.net.parameters(), strict=True):
+                mean.data.mul_(0.9).add_(weight.data, alpha=0.1)
+
+    class Writing(parts.Classifier):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.large = nn.Parameter(torch.zeros(1 << 19), requires_grad=False)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            optimizer.register_step_post_hook(lambda *_: self.large.data.add_(1.0))
+            return optimizer
+
+    class Beside(Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            self.mean = copy.deepcopy(module.net)
+
+        on_train_batch_end = Averaging.on_train_batch_end
+
+        @property
+        def net(self) -> nn.Module:
+            return self.mean
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        error = must_raise(BadInput, lambda: parts.fitted(folder, Averaging()))
+        assert "'mean.0.weight' was changed between two steps" in str(error)
+        assert "average=0.5" in str(error)
+        parts.fitted(folder, Writing())
+        *_, private = parts.fitted(folder, callbacks=[Beside()])
+        assert _facts(private.publish(folder / "model"))["steps"] == 10
+
+
+@check
+def check_training_ends_once_nothing_can_be_claimed() -> None:
+    """A scheduler that is given a number by hand: the next step says so. Not at its publication."""
+    parts = _parts()
+
+    class ByHand(parts.Classifier):  # type: ignore[misc,name-defined]
+        public = False
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", patience=0)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": "right"},
+            }
+
+        def on_train_epoch_end(self) -> None:
+            right = float(self.trainer.callback_metrics["right"])
+            if self.public:
+                right = pv.runs.declare_public(right, because="of validation rows")
+            self.lr_schedulers().step(right)
+
+    class Declared(ByHand):
+        public = True
+
+    ledger = pv.Ledger(pv.Budget(4.0, 1e-3))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        private = parts.strategy(ledger=ledger)
+        error = must_raise(
+            BadInput, lambda: parts.fitted(folder, ByHand(), private, max_epochs=3)
+        )
+        assert "a scheduler was given a number" in str(error)
+        assert private.private.steps_done == 6
+        *_, private = parts.fitted(folder, Declared(), max_epochs=3)
+        assert pv.verify(private.publish(folder / "model")).ok

@@ -11,7 +11,7 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from privlearn.core import plan
-from privlearn.lightning import strategy
+from privlearn.lightning import frozen_weights, strategy
 from privlearn.training import noted_weights
 
 OWN = "check_a_steps_weights_are_published_as_that_steps"
@@ -81,6 +81,27 @@ MUTANTS = [
         'not 0 <= facts.get("weights_of_step", 0) <= taken',
         "False",
         "check_a_stated_step_of_weights_was_taken",
+    ),
+    Mutant(
+        "a mean in the module is put back silently",
+        frozen_weights.FrozenWeights.require_same,
+        "if before is None or torch.equal(self._first_numbers(), before):",
+        "if True:",
+        "check_frozen_weights_that_a_script_changes_are_named",
+    ),
+    Mutant(
+        "what a step writes into frozen weights is told",
+        strategy.PrivateStrategy.training_step,
+        "self._frozen.note()",
+        "self._frozen._before = self._frozen._before or torch.zeros(1)",
+        "check_frozen_weights_that_a_script_changes_are_named",
+    ),
+    Mutant(
+        "training goes on without a claim",
+        strategy.PrivateStrategy._require_claimable,
+        "if unclaimed and not self._unclaimed:",
+        "if False:",
+        "check_training_ends_once_nothing_can_be_claimed",
     ),
 ]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(

@@ -42,7 +42,7 @@ class StepLoss:
     def __init__(self, metrics: StepMetrics | None = None) -> None:
         self._metrics = metrics
         self._tried = metrics is None or not metrics.names
-        self._compared, self._is_mean = False, True
+        self._compared, self._is_mean, self._is_nan_alone = False, True, False
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
@@ -53,6 +53,12 @@ class StepLoss:
         if not self._compared and rows > 1:  # on made-up rows, too
             self._compared = True
             self._compare(model, batch, rows)
+        if self._is_nan_alone:
+            raise NotPerExample(
+                "training_step gives a loss for a batch, and nan for each of its examples alone: "
+                "it couples examples, as a variance over the batch, a correlation or a "
+                "normalisation does. Compute the loss from each example alone, and take the mean"
+            )
         return torch.stack(
             [
                 self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
@@ -91,6 +97,7 @@ class StepLoss:
                 for n in range(rows)
             ]
             mean = torch.stack(each).mean()
+            self._is_nan_alone = bool(together.isfinite()) and all(map(torch.isnan, each))
             self._is_mean = torch.allclose(together, mean, rtol=1e-3, atol=1e-3)
 
     def warn_of_other_loss(self) -> None:

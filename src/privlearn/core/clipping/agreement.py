@@ -114,9 +114,9 @@ class Choice:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
         truth = _Truth(problem, self._fresh(rows))
         usable = torch.stack([truth.losses, *truth.squares.values()]).isfinite().all(0)
-        if not usable.all():
+        if usable.any() and not usable.all():
             rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
-            truth = _Truth(problem, self._fresh(rows)) if usable.any() else truth
+            truth = _Truth(problem, self._fresh(rows))
         for make in kinds if usable.any() else []:
             try:
                 if _same_gradients(problem, make(problem)(*self._fresh(rows)), truth):
