@@ -86,7 +86,7 @@ def test_the_layer_in_which_an_error_was_raised_is_named() -> None:
 
 
 def test_a_loss_that_is_not_finite_on_made_up_rows_is_computed_one_by_one() -> None:
-    """Nothing is known then of faster ways, and training goes on with rows on which it is finite."""
+    """No faster way is known then, and training goes on with rows on which it is finite."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         far = (1e-6 - targets.square()).sqrt() * 0  # nan but for the smallest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def check_an_interrupted_fit_ends_where_it_would_have_ended() -> None:
         for stop in stops:
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                error = must_raise(ValueError, lambda: _fitted(folder, kind, stop=stop))
+                error = must_raise(ValueError, partial(_fitted, folder, kind, stop=stop))
                 assert str(error) == "stop"
                 for _ in range(2):  # the second time nothing is left to take
                     again = _fitted(folder, kind)

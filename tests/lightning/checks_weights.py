@@ -237,9 +237,7 @@ def check_training_ends_once_nothing_can_be_claimed() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         private = parts.strategy(ledger=ledger)
-        error = must_raise(
-            BadInput, lambda: parts.fitted(folder, ByHand(), private, max_epochs=3)
-        )
+        error = must_raise(BadInput, lambda: parts.fitted(folder, ByHand(), private, max_epochs=3))
         assert "a scheduler was given a number" in str(error)
         assert private.private.steps_done == 6
         *_, private = parts.fitted(folder, Declared(), max_epochs=3)

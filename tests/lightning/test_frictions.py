@@ -1,4 +1,4 @@
-"""What people meet first in a private `fit`: warnings, logs, messages, and how a model is loaded."""
+"""What people meet first in a private `fit`: warnings, logs, messages, and loading."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import privlearn as pv
-
-pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-
-from tests.lightning.test_lightning import Classifier, Kept, fitted, rows, strategy
+from tests.lightning.test_lightning import Classifier, Kept, fitted, pl, rows, strategy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -48,9 +45,9 @@ def test_a_loop_whose_loss_is_a_mean_says_why_it_is_slow() -> None:
     )
 
     def loss(model: Any, batch: Any) -> Tensor:
-        return sum(map(torch.sum, F.cross_entropy(model(batch[0]), batch[1], reduction="none"))) / len(
-            batch[0]
-        )
+        return sum(
+            map(torch.sum, F.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+        ) / len(batch[0])
 
     with pytest.warns(UserWarning, match="the loss of a batch is computed for one example"):
         private.step(next(private.batches()), loss)

@@ -139,23 +139,9 @@ class Dataset:
 
     @classmethod
     def _say_instead(cls, name: str, rows: Any) -> str:
-        """What is expected in place of rows in a form of PyTorch's, in words; empty of anything
-        else.
-        """
-        parts = f"*{name}"
-        if hasattr(rows, "dataset") and hasattr(rows, "batch_sampler"):  # a loader
-            rows, parts = rows.dataset, f"*{name}.dataset"
-        if hasattr(rows, "tensors"):  # a TensorDataset
-            parts += ".tensors"
-        elif hasattr(rows, "__getitem__") and not isinstance(rows, tuple | list | np.ndarray):
-            parts = "x, y"  # of any other data set
-        elif not isinstance(rows, tuple | list) or len(rows) != 2:
-            return ""
-        return (
-            f"pv.Dataset({parts}, classes=K), of the inputs and the targets. It declares how many "
-            "classes there are, or target_bounds=(low, high), because nothing may follow from "
-            "private targets"
-        )
+        from privlearn.data.torch_rows import declaration_of  # for what is refused
+
+        return declaration_of(name, rows)
 
     @property
     def examples(self) -> int:

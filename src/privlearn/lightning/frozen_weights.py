@@ -44,13 +44,11 @@ class FrozenWeights:
         before, self._before = self._before, None
         if before is None or torch.equal(self._first_numbers(), before):
             return
-        parts = self._parts()
-        sizes = [len(part) for part in parts]
-        (name, *_) = (
-            name
-            for name, now, then in zip(self._frozen, parts, before.split(sizes), strict=True)
-            if not torch.equal(now, then)
-        )
+        name, place = "", 0
+        for name, part in zip(self._frozen, self._parts(), strict=True):  # noqa: B007
+            if not torch.equal(part, before[place : place + len(part)]):
+                break
+            place += len(part)
         raise BadInput(
             f"the frozen weight {quoted(name)} was changed between two steps, and a private run "
             "puts frozen weights back. To publish mean weights give PrivateStrategy(average=0.5). "

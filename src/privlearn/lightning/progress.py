@@ -18,8 +18,8 @@ _COUNTERS = ("ready", "started", "processed", "completed")
 
 @final
 class TrainerProgress:
-    """The state of a Trainer's callbacks and schedulers, and its metrics of validation, as a part of
-    a run. Its counts of epochs and steps follow from the run's.
+    """The state of a Trainer's callbacks and schedulers, and its metrics of validation, as a part
+    of a run. Its counts of epochs and steps follow from the run's.
 
     Args:
         trainer: whose they are.

@@ -299,7 +299,7 @@ class _PrivateSteps(Strategy):
         self._progress = TrainerProgress(self._trainer)
         private.keep(trainer=self._progress, weights=self._noted)
         private.begin()
-        self._unclaimed = private.session.unclaimed
+        self._unclaimed = private.unclaimed
         self._frozen = FrozenWeights(module)
         self._progress.resume(private)
         if private.state == "over":  # all of it was released before an interruption
@@ -375,7 +375,7 @@ class _PrivateSteps(Strategy):
     def _require_claimable(self) -> None:
         """End a run for which nothing can be claimed any more, rather than at its publication."""
         assert self.private is not None
-        unclaimed = self.private.session.unclaimed
+        unclaimed = self.private.unclaimed
         if unclaimed and not self._unclaimed:
             raise BadInput(f"training ends here, because nothing could be claimed: {unclaimed}")
 
@@ -536,7 +536,7 @@ class _PrivateSteps(Strategy):
                 "file, call module.load_state_dict(torch.load(path, weights_only=False)"
                 "['state_dict']), and publish without ckpt_path"
             ) from error
-        noted.require_known(weights, self.result)
+        noted.require_known(weights)
         with torch.no_grad():
             for name, weight in self.private.model.named_parameters():  # type: ignore[union-attr]
                 if name in noted.names:
@@ -568,9 +568,10 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
     `training_step`, `configure_optimizers`, callbacks and loggers stay as they are. The training
     loader is read for its rows, and batches are drawn from them (`pv.make_private`);
     `training_step` is called with one example at a time (`StepLoss`), unless `loss` is given.
-    `epsilon_spent` is logged every `log_every_n_steps` steps and at each epoch's end; what `training_step` logs is private, and goes nowhere, and what is
-    logged between steps goes to loggers alone. Validation and test loaders are used as they are:
-    their metrics are not covered, and the rows are to be public.
+    `epsilon_spent` is logged every `log_every_n_steps` steps and at each epoch's end. What
+    `training_step` logs is private, and goes nowhere, and what is logged between steps goes to
+    loggers alone. Validation and test loaders are used as they are: their metrics are not covered,
+    and the rows are to be public.
 
     Args:
         device: where to compute; by default the first GPU, if there is one. Or that of `config`.

@@ -55,7 +55,7 @@ class NotedWeights:
         self._last = self._digest(self._weights())
         self._beside = self._digest_beside()
 
-    def require_known(self, weights: Mapping[str, Tensor], result: Result) -> None:
+    def require_known(self, weights: Mapping[str, Tensor]) -> None:
         """Refuse weights, by name, that the run did not have, or that may not be chosen.
 
         Raises:
@@ -68,7 +68,7 @@ class NotedWeights:
                 "ModelCheckpoint or trainer.save_checkpoint wrote between two steps of this run. "
                 "Leave ckpt_path out to publish the weights of the last step"
             )
-        self._require_choice(digest, result)
+        self._require_choice(digest)
 
     def recognise(self, result: Result) -> Result:
         """The result with the weights that its model has now, and the step that they are of.
@@ -80,21 +80,23 @@ class NotedWeights:
         known = digest in {*self._steps, self._last}
         if not known or self._beside != self._digest_beside():
             raise BadInput(
-                "the module's weights were changed after the run, and are none that it noted: "
-                "nothing can be claimed for them. For those of a checkpoint that ModelCheckpoint "
-                "wrote during fit give publish(folder, ckpt_path='best'), or its path"
+                "the module's weights were changed after the run, and it did not have them after "
+                "any step: nothing can be claimed for them. For those of a checkpoint that "
+                "ModelCheckpoint wrote during fit give publish(folder, ckpt_path='best'), or its "
+                "path"
             )
-        self._require_choice(digest, result)
+        self._require_choice(digest)
         step = {} if digest == self._last else {WEIGHTS_OF_STEP: self._steps[digest]}
         return replace(result, facts=result.facts | step)
 
-    def _require_choice(self, digest: str, result: Result) -> None:
+    def _require_choice(self, digest: str) -> None:
         """Refuse weights that are not the result's where a private figure may have chosen them, or
         where the result is a mean.
         """
         if digest == self._last:
             return
-        figure_use, average = self._run.session.figure_use, result.facts.get("average")
+        figure_use = self._run.session.figure_use
+        average = self._run.config.post_processing.get("average")
         if average is not None:
             raise BadInput(
                 f"average={average} publishes the mean of the weights, and these are of one step: "
