@@ -558,7 +558,7 @@ class Plan(AbstractPlan):
         if not 0 <= facts.get("weights_of_step", 0) <= taken or {"average", "weights_of_step"} <= (
             facts.keys()
         ):
-            problems.append("the weights are stated to be of a step that was not taken, or a mean")
+            problems.append("weights_of_step is no step that was taken, or the weights are a mean")
         if (self.temperature is not None and facts.get("left_early") is not True) != (
             "fitted_temperature" in facts
         ):
