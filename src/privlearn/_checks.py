@@ -119,7 +119,9 @@ def require_fit(name: str, value: object, kind: Any) -> None:
     """
     require_public(name, value)
     if not fits(value, kind):
-        raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
+        say = getattr(kind, "_say_instead", None)  # of a class that knows what to do
+        expected = (say and say(name, value)) or in_words(kind)
+        raise BadInput(f"{name} is {quoted(value)}: expected {expected}", name=name)
 
 
 def require_public(name: str, value: object) -> None:

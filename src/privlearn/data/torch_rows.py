@@ -98,6 +98,29 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
     return Dataset(torch.stack(inputs), torch.stack(targets), name=type(dataset).__name__)
 
 
+def declaration_of(name: str, rows: Any) -> str:
+    """How rows in a form of PyTorch's are declared, in words; empty of anything else.
+
+    Args:
+        name: what the rows are called where they were given.
+        rows: them.
+    """
+    parts = f"*{name}"
+    if isinstance(rows, DataLoader):
+        rows, parts = rows.dataset, f"*{name}.dataset"
+    if isinstance(rows, TensorDataset):
+        parts += ".tensors"
+    elif isinstance(rows, TorchDataset):
+        parts = "x, y"
+    elif not isinstance(rows, tuple | list) or len(rows) != 2:
+        return ""
+    return (
+        f"pv.Dataset({parts}, classes=K), of the inputs and the targets. It declares how many "
+        "classes there are, or target_bounds=(low, high), because nothing may follow from private "
+        "targets"
+    )
+
+
 def shuffled_batch_size(loader: DataLoader[Any]) -> int:
     """The size of the batches of a loader that shuffles all rows afresh every epoch and cuts them
     one after another.

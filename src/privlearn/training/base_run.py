@@ -71,6 +71,11 @@ class BaseRun(Described):
         return self.session.state
 
     @property
+    def unclaimed(self) -> str:
+        """Why nothing can be claimed for the model; empty if something can."""
+        return self.session.unclaimed
+
+    @property
     def config(self) -> ComputeConfig:
         """How the run computes."""
         return self.task.compute
