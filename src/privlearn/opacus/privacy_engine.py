@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import nn
@@ -28,8 +28,10 @@ from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.planned_settings import ScriptedRun
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
+from privlearn.opacus.strange_attributes import NO_PRIVATE_STEP
 from privlearn.runs import compute
 from privlearn.training.clip_only import ClipOnlyRun
+from privlearn.training.run import Run
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
@@ -124,8 +126,9 @@ class PrivacyEngine:
             epochs: how many passes over the loader there are at most: what a certificate claims.
             options: `criterion`, `batch_first`, `loss_reduction`, `poisson_sampling`, `clipping`
                 and `grad_sample_mode` as of Opacus; all others as of `pv.make_private` (`examples`,
-                `microbatch`, `ledger`, `streams`, ...). `checkpoint` is the file of
-                `save_checkpoint`: if it is there, the run in it is continued.
+                `microbatch`, `ledger`, `streams`, ...). `checkpoint` is a file to keep progress
+                in, from the first step on, about once a minute; if it is there, the run in it is
+                continued. Once the script calls `save_checkpoint`, it is written by that alone.
 
         Raises:
             BadInput, NotPerExample: the model, the optimizer or the loader can't be private.
@@ -205,7 +208,7 @@ class PrivacyEngine:
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
         module, optimizer, loader = _as_given(module, optimizer, loader, options.get("ledger"))
-        file = _checkpoint_in(options.pop("checkpoint", None))
+        file = _checkpoint_in(kept_in := options.pop("checkpoint", None))
         if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "
@@ -233,9 +236,9 @@ class PrivacyEngine:
         rows = loader if asked["batch_first"] else _rows_first(loader)
         repeated = {n: value for n, value in settings.items() if n not in _SAID_ELSEWHERE}
         clip_only = noise == 0
-        if clip_only and (file or settings.get("ledger") is not None):
+        if clip_only and (kept_in or settings.get("ledger") is not None):
             raise BadInput(
-                f"{'checkpoint' if file else 'ledger'}= was given, and noise_multiplier is 0: a "
+                f"{'checkpoint' if kept_in else 'ledger'}= was given, and noise_multiplier is 0: a "
                 "run without noise can't be charged, and is not saved. Leave it out"
             )
         if clip_only:
@@ -251,16 +254,27 @@ class PrivacyEngine:
                 "noise_multiplier is 0, and there are several processes: a run without noise is "
                 "for finding faults, in one process. Start one, or give a number above 0"
             )
-        run = ClipOnlyRun(planned) if clip_only else planned
+        if kept_in is not None and planned.world.size > 1:
+            raise BadInput(
+                "checkpoint= was given, and there are several processes: in this form a run is "
+                "kept by one. To go on with a run on several use pv.make_private(checkpoint=FILE)"
+            )
+
+        def taken_by_script(planned: Run) -> ScriptedRun:
+            run = ClipOnlyRun(planned) if clip_only else planned
+            run.refuse_other_steps(NO_PRIVATE_STEP)
+            return run
 
         def remake(before: ScriptedRun, plan: Plan, **resumed: Any) -> ScriptedRun:
             again = {**repeated, "plan": plan, "config": before.config}
-            if clip_only:
-                return ClipOnlyRun(make_private(module, optimizer, rows, **again))
-            again |= {"ledger": before.ledger, **resumed}
-            return make_private(module, optimizer, rows, **again)
+            again |= {} if clip_only else {"ledger": before.ledger, **resumed}
+            run = taken_by_script(make_private(module, optimizer, rows, **again))
+            run.keep(**before.kept)
+            return run
 
-        self._script = script = ScriptRun(run, remake, batch_first=asked["batch_first"])
+        self._script = script = ScriptRun(
+            taken_by_script(planned), remake, batch_first=asked["batch_first"], kept_in=kept_in
+        )
         if file is not None:
             script.go_on(file)
         criterion = (
@@ -329,6 +343,21 @@ class PrivacyEngine:
         if isinstance(self.run, ClipOnlyRun):
             return math.inf
         return self.run.spent(delta).epsilon
+
+    def close(self) -> None:
+        """End the run, if there is one: what was not charged is given back. One that is kept in a
+        file can be continued.
+        """
+        if self._script is not None:
+            self.run.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """However the block ends, what was not charged is given back."""
+        if self._script is not None:
+            self.run.__exit__(*error)
 
     def publish(self, out: str | Path, **options: Any) -> Path:
         """End the run and write the module with its certificate; `options` are those of

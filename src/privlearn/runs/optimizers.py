@@ -124,6 +124,10 @@ class Descent:
         schedule: of its learning rates.
         parameters: what is trained.
         session: of the run.
+
+    Attributes:
+        refusal: what is said of a step that is not the run's, on gradients or none; empty where
+            those on gradients alone are refused.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class Descent:
         self._values: list[Any] = []  # of the settings, when a step began
         self.trace = SettingsTrace(optimizer, lambda: (session.steps_done, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
+        self.refusal = ""
         watch_figures(self)
         self._look_for_earlier_runs()
         inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
@@ -285,6 +290,8 @@ class Descent:
         """
         if self._stepping or self._session.state == "over":
             return
+        if self.refusal:
+            raise BadInput(self.refusal)
         if any(parameter.grad is not None for parameter in self._parameters):
             raise BadInput(
                 "optimizer.step() was called beside the private step, on gradients that were not "

@@ -203,6 +203,7 @@ class TrainingSession(Session):
         first: the epoch and the step that a checkpoint goes on with.
         steps_done: how many steps were released.
         complete: whether nothing is left to release.
+        restored: whether the parts have the state of the checkpoint.
         left: whether a recorded run, which is taken again, was left at the state that this one is
             at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
@@ -248,7 +249,7 @@ class TrainingSession(Session):
         self._generators: list[Tensor] | None = None
         self.steps_done, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
         self.declared_rates: list[str] = []
-        self.repeats = self._notes_of(file)
+        self.repeats, self.restored = self._notes_of(file), False
         self._open = self._stopped = self.left = False
         self._held = ExitStack()  # what is held while the run is under way
         self._draws: Draws | None = None
@@ -784,7 +785,8 @@ class TrainingSession(Session):
 
             tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
         for name, part in self.parts.items():
-            part.load_state_dict(whole(saved.plain["parts"][name], tensors))
+            part.load_state_dict(whole(_state_in(saved, name), tensors))
+        self.restored = True
         self._released = [
             (config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]
         ]
@@ -796,6 +798,39 @@ class TrainingSession(Session):
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.steps_done, self._epoch = True, end, self.first[0]
+
+    def restore(self, names: Sequence[str], *, stepped: bool) -> None:
+        """Let parts that were added to a run that goes on have the state of the checkpoint.
+
+        Args:
+            names: of the parts.
+            stepped: whether steps were taken since.
+
+        Raises:
+            BadInput: they were, or the checkpoint holds no such part.
+        """
+        saved = self.saved
+        if saved is None:
+            return
+        if stepped:
+            raise BadInput(
+                f"{names[0]!r} was kept after a step of a run that goes on: its state in the "
+                "checkpoint is older. Call keep before the first batch"
+            )
+        # A scheduler that was just made may have set the rates.
+        rates = set() if saved.plain.get("shards") else {"optimizer"} & self.parts.keys()
+        for name in [*names, *rates]:
+            self.parts[name].load_state_dict(whole(_state_in(saved, name), saved.tensors))
+
+
+def _state_in(saved: Saved, name: str) -> Any:
+    """The state of a part in a checkpoint."""
+    if name not in saved.plain["parts"]:
+        raise BadInput(
+            f"the checkpoint holds no {name!r}: it was written by a run that did not keep it. Keep "
+            "what that run kept, in the same order; delete the file to begin anew"
+        )
+    return saved.plain["parts"][name]
 
 
 @final
