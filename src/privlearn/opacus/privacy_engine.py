@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,14 +18,13 @@ from torch.utils.data import SequentialSampler
 
 from privlearn._checks import checked, count, positive, quoted, require_fit
 from privlearn.core.clipping.clips import Clip, Flat, PerLayer, Quantile
-from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import LEAST_NOISE
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded, warn
 from privlearn.loop import make_private
 from privlearn.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from privlearn.opacus.module_validator import ModuleValidator
+from privlearn.opacus.module_validator import ModuleValidator, require_valid
 from privlearn.opacus.planned_settings import ScriptedRun
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
@@ -224,7 +224,7 @@ class PrivacyEngine:
                 f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
                 "give the plain module that it was made of"
             )
-        require_separate(module)
+        require_valid(module)
         noise = settings.get("noise_multiplier")
         clip = _clip(asked["clipping"], norm, noise, adaptive)
         settings = {"clip": clip, **settings, **options}
@@ -349,15 +349,15 @@ class PrivacyEngine:
         file can be continued.
         """
         if self._script is not None:
-            self.run.close()
+            self._script.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, *trace: object) -> None:
         """However the block ends, what was not charged is given back."""
         if self._script is not None:
-            self.run.__exit__(*error)
+            self._script.close(error)
 
     def publish(self, out: str | Path, **options: Any) -> Path:
         """End the run and write the module with its certificate; `options` are those of
@@ -386,7 +386,7 @@ class PrivacyEngine:
     def save_checkpoint(
         self,
         *,
-        path: str | Path,
+        path: str | Path | io.IOBase,
         module: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         noise_scheduler: Any = None,
@@ -400,7 +400,7 @@ class PrivacyEngine:
         holds the keys of the noise, and is as secret as the data. `publish` deletes it.
 
         Args:
-            path: the file, the same for all calls.
+            path: the file, the same for all calls. A stream is refused.
             module: the private one. With the optimizer it is saved in any case.
             optimizer: the private one.
             noise_scheduler: of the plan, and goes on with it.
@@ -419,7 +419,7 @@ class PrivacyEngine:
     def load_checkpoint(
         self,
         *,
-        path: str | Path,
+        path: str | Path | io.IOBase,
         module: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         noise_scheduler: Any = None,
@@ -432,7 +432,7 @@ class PrivacyEngine:
         arguments. The loader's next pass is that of the next epoch.
 
         Args:
-            path: the file.
+            path: the file. A stream is refused.
             module: the private one. With the optimizer it gets the saved state in any case.
             optimizer: the private one.
             noise_scheduler: made as it was made then. It goes on with the run.

@@ -231,15 +231,9 @@ def _picks_rows(entry: Entry) -> bool:
     if entry.name not in ("__getitem__", "index_select"):
         return False
     args, kwargs = _arguments(entry)
-    index = (*args, *kwargs.values())[1:]
-    first = index[0][0] if index and isinstance(index[0], tuple | list) and index[0] else index[:1]
-    picked = first if isinstance(first, Tensor) else next(iter(index[-1:]), None)
-    return (
-        isinstance(args[0], Ref)
-        and isinstance(picked, Tensor)
-        and not picked.is_floating_point()
-        and picked.dim() == 1
-    )
+    index = args[-1] if len(args) > 1 else kwargs.get("index")
+    first = index[0] if isinstance(index, tuple) and index else index
+    return isinstance(args[0], Ref) and getattr(first, "ndim", 0) == 1
 
 
 def mixing() -> NotPerExample:

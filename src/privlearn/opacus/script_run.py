@@ -5,6 +5,7 @@ privlearn.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -78,6 +79,7 @@ class ScriptRun:
         self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
         self._file: ScriptCheckpoint | None = None
         self._kept_in, self._goes_on = kept_in, False
+        self._is_closed = False
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
@@ -105,6 +107,8 @@ class ScriptRun:
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
+        if self._is_closed or self.run.state == "over":
+            raise self._is_over()
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
         if self._batch is None:
@@ -117,6 +121,11 @@ class ScriptRun:
             if self._turn is not None:
                 raise _without_step()
         self._begin_next()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, by an error or not: what was not charged is given back."""
+        self._is_closed = True
+        self.run.__exit__(type(error), error)
 
     def _rows_in_order(self, most: int | None) -> Iterator[Any]:
         """The rest of a pass in which a script takes no step, before its first one: rows to look
@@ -152,16 +161,24 @@ class ScriptRun:
             return
         self._begin_next()
         if not self._draw():
-            raise BadInput(
-                f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
-                "cost is spent. "
-                + (
-                    "It goes on with a saved one: count its passes by `for epoch in "
-                    "range(engine.run.epoch, epochs)`"
-                    if self._goes_on
-                    else "Give make_private as many epochs= as there are passes over the loader"
-                )
+            raise self._is_over()
+
+    def _is_over(self) -> BadInput:
+        epochs = f"the run has {self.run.plan.epochs} epochs"
+        if self.run.steps_done < self.run.steps:
+            return BadInput(
+                f"{epochs}, and was closed or published in number {self.run.epoch + 1}: no batch "
+                "follows. Make another PrivacyEngine, or take all batches before publish()"
             )
+        return BadInput(
+            f"{epochs}, and all of them are over: what they cost is spent. "
+            + (
+                "It goes on with a saved one: count passes by `for epoch in "
+                "range(engine.run.epoch, epochs)`"
+                if self._goes_on
+                else "Give make_private as many epochs= as there are passes over the loader"
+            )
+        )
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
@@ -224,7 +241,7 @@ class ScriptRun:
                 "loss2).backward(), before optimizer.step()"
             )
         turn.loss = taken_apart(turn, loss, gradient)
-        GradientToCome.put(self._trained())
+        GradientToCome.put_in(self._trained())
 
     def _trained(self) -> list[nn.Parameter]:
         return [each for each in self.run.model.parameters() if each.requires_grad]
@@ -232,7 +249,7 @@ class ScriptRun:
     def forget_gradients(self) -> None:
         """zero_grad() was called: what the last step released is forgotten."""
         self.gradients = None
-        GradientToCome.remove(self._trained())
+        GradientToCome.remove_from(self._trained())
 
     def require_loss(self) -> None:
         """Raise `BadInput` unless `backward` was called of a loss of the batch in hand."""
@@ -287,7 +304,7 @@ class ScriptRun:
 
     def _end(self, turn: Turn, loss: ScriptLoss) -> None:
         """The script is through with what it was handed."""
-        GradientToCome.remove(self._trained())
+        GradientToCome.remove_from(self._trained())
         turn.close()
         self._turn, self._loss = None, loss
 
@@ -313,7 +330,7 @@ class ScriptRun:
                 "and read numbers then; for a loss that changes use pv.make_private"
             )
 
-    def save(self, path: str | Path, values: Mapping[str, Any]) -> None:
+    def save(self, path: str | Path | io.IOBase, values: Mapping[str, Any]) -> None:
         """Keep the run in a file, from here on, with values of the script.
 
         Raises:
@@ -338,8 +355,9 @@ class ScriptRun:
                 "step of a whole batch: a checkpoint holds the run as it is after a step. Call it "
                 "after optimizer.step(), at the end of an epoch for example"
             )
+        path = _path_of(path)
         file = self._file or ScriptCheckpoint(path)
-        if file.path != Path(path):
+        if file.path != path:
             raise BadInput(
                 f"the run is kept in {quoted(str(file.path))}, and a second file would let its "
                 "steps be taken twice: give save_checkpoint the same path each time"
@@ -364,7 +382,7 @@ class ScriptRun:
             self._turn is not None and self._turn.loss is not None
         )
 
-    def load(self, path: str | Path) -> Mapping[str, Any]:
+    def load(self, path: str | Path | io.IOBase) -> Mapping[str, Any]:
         """Go on with the run in a file, in place of the one that was made; the script's values.
 
         Raises:
@@ -375,7 +393,8 @@ class ScriptRun:
                 "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
                 "not saved. Give the noise of the run that is to go on"
             )
-        if self._file is not None and self._file.path == Path(path) and self._epochs is None:
+        path = _path_of(path)
+        if self._file is not None and self._file.path == path and self._epochs is None:
             return self._file.values  # make_private was given the file
         if self.run.state != "not begun":
             raise BadInput(
@@ -412,6 +431,17 @@ class ScriptRun:
                 "give microbatch= to make_private, or one number for the whole run"
             )
         self.run.set_microbatch(rows)
+
+
+def _path_of(path: str | Path | io.IOBase) -> Path:
+    """The path of a checkpoint; a stream is refused."""
+    if isinstance(path, io.IOBase):
+        raise BadInput(
+            f"path is a {type(path).__name__}: expected the path of a file, beside which the run "
+            "notes what noise was drawn for, so that its steps are taken once. "
+            "torch.save(module.state_dict(), STREAM) keeps the weights"
+        )
+    return Path(path)
 
 
 def _without_step() -> BadInput:

@@ -57,7 +57,7 @@ class GradientToCome(Tensor):
         )
 
     @staticmethod
-    def put(parameters: Iterable[nn.Parameter]) -> None:
+    def put_in(parameters: Iterable[nn.Parameter]) -> None:
         """Let it stand in all that have no gradient."""
         for each in parameters:
             if each.grad is None:
@@ -65,7 +65,7 @@ class GradientToCome(Tensor):
                 each.grad = Tensor._make_subclass(GradientToCome, zeros)
 
     @staticmethod
-    def remove(parameters: Iterable[nn.Parameter]) -> None:
+    def remove_from(parameters: Iterable[nn.Parameter]) -> None:
         """Let none stand there."""
         for each in parameters:
             if isinstance(each.grad, GradientToCome):

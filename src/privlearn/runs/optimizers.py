@@ -227,9 +227,9 @@ class Descent:
         """
         if self._versions not in (None, versions(self._parameters)):
             self._session.claim_nothing(
-                "weights were changed after a step, by something else than the run. To publish "
-                "mean weights give average=0.5; an average of your own stays beside the model, "
-                "keep(ema=ema)"
+                "weights were changed after a step, by something else than the run. Published are "
+                "those that it ends with: for an earlier epoch's break there, and publish; for an "
+                "average give average=0.5 (keep(ema=ema) saves one of your own, beside the model)"
             )
 
     @property
