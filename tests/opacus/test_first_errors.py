@@ -338,7 +338,7 @@ def test_a_gradient_that_stands_in_is_taken_away() -> None:
 
 
 @pytest.mark.parametrize("average", [False, True])
-def test_a_run_that_is_left_at_its_best_is_published(average: bool, tmp_path: Any) -> None:  # noqa: FBT001
+def test_a_run_that_is_left_at_its_best_is_published(average: bool, tmp_path: Any) -> None:
     made = private(**({"average": 0.5} if average else {}))
     trained(made, epochs=2 if average else 1)
     assert verified(made, tmp_path / "model")

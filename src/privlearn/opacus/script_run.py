@@ -26,9 +26,9 @@ from privlearn.errors import BadInput, NotPerExample
 from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings, ScriptedRun
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.saved_loss import flattened_loss
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_loss import ScriptLoss, mixing, taken_apart
-from privlearn.opacus.saved_loss import flattened_loss
 from privlearn.opacus.strange_attributes import (
     RETURNED,
     GradientToCome,

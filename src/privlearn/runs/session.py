@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -799,28 +799,28 @@ class TrainingSession(Session):
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.steps_done, self._epoch = True, end, self.first[0]
 
-    def restore(self, names: Sequence[str], *, stepped: bool) -> None:
-        """Let parts that were added to a run that goes on have the state of the checkpoint.
+    def restore(self, late: Mapping[str, Part], *, stepped: bool) -> None:
+        """Let parts that are added to a run that goes on have the state of the checkpoint.
 
         Args:
-            names: of the parts.
+            late: the parts, by name.
             stepped: whether steps were taken since.
 
         Raises:
             BadInput: they were, or the checkpoint holds no such part.
         """
         saved = self.saved
-        if saved is None:
+        if saved is None or not late:
             return
         if stepped:
             raise BadInput(
-                f"{names[0]!r} was kept after a step of a run that goes on: its state in the "
-                "checkpoint is older. Call keep before the first batch"
+                f"{next(iter(late))!r} was kept after a step of a run that goes on: its state in "
+                "the checkpoint is older. Call keep before the first batch"
             )
         # A scheduler that was just made may have set the rates.
         rates = set() if saved.plain.get("shards") else {"optimizer"} & self.parts.keys()
-        for name in [*names, *rates]:
-            self.parts[name].load_state_dict(whole(_state_in(saved, name), saved.tensors))
+        for name, part in [*late.items(), *((name, self.parts[name]) for name in rates)]:
+            part.load_state_dict(whole(_state_in(saved, name), saved.tensors))
 
 
 def _state_in(saved: Saved, name: str) -> Any:

@@ -30,7 +30,6 @@ from privlearn.runs.result import Result
 from privlearn.runs.session import Part, TrainingSession
 from privlearn.training.task import Batch, Epoch, Task
 
-
 #: What the checkpoint calls a scheduler, before its number.
 _SCHEDULER = "scheduler "
 
@@ -216,10 +215,11 @@ class BaseRun(Described):
         numbered = {
             f"{_SCHEDULER}{number}": each for number, each in enumerate(schedulers, start=first)
         }
-        parts |= numbered | others
-        self._kept |= numbered | others
+        new = numbered | others
         if self.session.restored:
-            self.session.restore([*numbered, *others], stepped=self.steps_done > self._steps_saved)
+            self.session.restore(new, stepped=self.steps_done > self._steps_saved)
+        parts |= new
+        self._kept |= new
 
     @property
     def kept(self) -> dict[str, Part]:
