@@ -581,6 +581,7 @@ def check_the_optimizer_that_was_given_takes_no_step() -> None:
             made = private(model, optimizer=optimizer, noise_multiplier=noise)
             made[2].max_grad_norm = 0.5  # the run is made anew
         before = weights(model)
+        must_raise(BadInput, optimizer.step)
         x, y = next(iter(made[3]))
         mean(made[1], x, y).backward()
         must_raise(BadInput, optimizer.step)

@@ -298,7 +298,8 @@ def check_a_kept_scheduler_goes_on_with_a_saved_run() -> None:
             assert [each.last_epoch for each in others] == [1, 0], when
             _by_epoch(again, others[:1], 2)
             assert torch.equal(weights(again[1]), weights(made[1])), when
-            must_raise(BadInput, partial(again[0].run.keep, _with_rates(again)))
+            error = must_raise(BadInput, partial(again[0].run.keep, _with_rates(again)))
+            assert "after a step" in str(error)
 
 
 @check
@@ -322,7 +323,7 @@ def check_a_kept_scheduler_outlives_what_is_set_later() -> None:
 @check
 def check_a_run_with_a_file_is_kept_in_it() -> None:
     """From its first step on, by itself; once the script saves, what is loaded is what it saved."""
-    for saves in (False, True):
+    for saves, ends in ((False, False), (False, True), (True, True)):
         with file() as path:
             made = engine_of(checkpoint=path, streams=pv.Streams.new(0))
             assert not path.exists()
@@ -330,10 +331,12 @@ def check_a_run_with_a_file_is_kept_in_it() -> None:
             assert path.exists()
             if saves:
                 made[0].save_checkpoint(path=path, checkpoint_dict={"at": 5})
-            take(made, 4)
+            take(made, 3)
+            if ends:
+                trained(made, epochs=1)
             made[0].close()
             again = engine_of(checkpoint=path)
-            assert again[0].run.steps_done == (5 if saves else 1)
+            assert again[0].run.steps_done == (5 if saves else 12 if ends else 1)
             assert again[0].load_checkpoint(path=path) == ({"at": 5} if saves else {})
             take(again, 12 - again[0].run.steps_done)
             straight = engine_of(streams=pv.Streams.new(0))
