@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.opacus import privacy_engine, saved_loss, script_checkpoint, script_run
-from privlearn.runs import session
+from privlearn.runs import saved_parts, session
 from privlearn.training import base_run
 from tests.support.mutant import Mutant, suite_of
 
@@ -101,8 +101,8 @@ MUTANTS = [
     ),
     Mutant(
         "what is kept late leaves its rates",
-        session.TrainingSession.restore,
-        'else {"optimizer"} & self.parts.keys()',
+        saved_parts.restore_late,
+        'else {"optimizer"} & session.parts.keys()',
         "else set()",
         KEPT,
     ),
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "an old state replaces that of later steps",
-        session.TrainingSession.restore,
+        saved_parts.restore_late,
         "if stepped:",
         "if False:",
         KEPT,

@@ -219,11 +219,6 @@ class PrivacyEngine:
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
             require_fit(name, asked[name], kind)
-        if type(module).__module__.startswith("opacus.") and hasattr(module, "_module"):
-            raise BadInput(
-                f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
-                "give the plain module that it was made of"
-            )
         require_valid(module)
         noise = settings.get("noise_multiplier")
         clip = _clip(asked["clipping"], norm, noise, adaptive)
@@ -249,16 +244,7 @@ class PrivacyEngine:
         except BudgetExceeded as error:
             error.add_note(_SET_ASIDE)
             raise
-        if clip_only and planned.world.size > 1:
-            raise BadInput(
-                "noise_multiplier is 0, and there are several processes: a run without noise is "
-                "for finding faults, in one process. Start one, or give a number above 0"
-            )
-        if kept_in is not None and planned.world.size > 1:
-            raise BadInput(
-                "checkpoint= was given, and there are several processes: in this form a run is "
-                "kept by one. To go on with a run on several use pv.make_private(checkpoint=FILE)"
-            )
+        _require_one_process(planned, clip_only=clip_only, kept=kept_in is not None)
 
         def taken_by_script(planned: Run) -> ScriptedRun:
             run = ClipOnlyRun(planned) if clip_only else planned
@@ -482,6 +468,11 @@ def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[An
         module = module.module
     if isinstance(optimizer, PrivateOptimizer):
         optimizer = optimizer.original_optimizer
+    if type(module).__module__.startswith("opacus.") and hasattr(module, "_module"):
+        raise BadInput(
+            f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
+            "give the plain module that it was made of"
+        )
     if not isinstance(loader, PrivateLoader):
         return module, optimizer, loader
     if ledger is None or loader.ledger is not ledger:
@@ -491,6 +482,20 @@ def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[An
             "ledger=pv.Ledger(pv.Budget(E, D))"
         )
     return module, optimizer, loader.original_loader
+
+
+def _require_one_process(run: Run, *, clip_only: bool, kept: bool) -> None:
+    """Refuse several processes where a run takes one."""
+    if clip_only and run.world.size > 1:
+        raise BadInput(
+            "noise_multiplier is 0, and there are several processes: a run without noise is "
+            "for finding faults, in one process. Start one, or give a number above 0"
+        )
+    if kept and run.world.size > 1:
+        raise BadInput(
+            "checkpoint= was given, and there are several processes: in this form a run is "
+            "kept by one. To go on with a run on several use pv.make_private(checkpoint=FILE)"
+        )
 
 
 def _require_known(asked: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def refuse_reading(what: str, name: str) -> Exception:
 @final
 class GradientToCome(Tensor):
     """What stands in a parameter's `grad` between `backward` and the step, in which gradients are
-    computed: whoever reads it is told so.
+    computed: code that reads it is told so.
     """
 
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -784,8 +784,10 @@ class TrainingSession(Session):
             from privlearn.runs.shards import load_shards
 
             tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
+        from privlearn.runs.saved_parts import state_in
+
         for name, part in self.parts.items():
-            part.load_state_dict(whole(_state_in(saved, name), tensors))
+            part.load_state_dict(whole(state_in(saved, name), tensors))
         self.restored = True
         self._released = [
             (config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]
@@ -798,39 +800,6 @@ class TrainingSession(Session):
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.steps_done, self._epoch = True, end, self.first[0]
-
-    def restore(self, late: Mapping[str, Part], *, stepped: bool) -> None:
-        """Let parts that are added to a run that goes on have the state of the checkpoint.
-
-        Args:
-            late: the parts, by name.
-            stepped: whether steps were taken since.
-
-        Raises:
-            BadInput: they were, or the checkpoint holds no such part.
-        """
-        saved = self.saved
-        if saved is None or not late:
-            return
-        if stepped:
-            raise BadInput(
-                f"{next(iter(late))!r} was kept after a step of a run that goes on: its state in "
-                "the checkpoint is older. Call keep before the first batch"
-            )
-        # A scheduler that was just made may have set the rates.
-        rates = set() if saved.plain.get("shards") else {"optimizer"} & self.parts.keys()
-        for name, part in [*late.items(), *((name, self.parts[name]) for name in rates)]:
-            part.load_state_dict(whole(_state_in(saved, name), saved.tensors))
-
-
-def _state_in(saved: Saved, name: str) -> Any:
-    """The state of a part in a checkpoint."""
-    if name not in saved.plain["parts"]:
-        raise BadInput(
-            f"the checkpoint holds no {name!r}: it was written by a run that did not keep it. Keep "
-            "what that run kept, in the same order; delete the file to begin anew"
-        )
-    return saved.plain["parts"][name]
 
 
 @final

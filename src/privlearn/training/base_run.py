@@ -217,7 +217,9 @@ class BaseRun(Described):
         }
         new = numbered | others
         if self.session.restored:
-            self.session.restore(new, stepped=self.steps_done > self._steps_saved)
+            from privlearn.runs.saved_parts import restore_late
+
+            restore_late(new, self.session, stepped=self.steps_done > self._steps_saved)
         parts |= new
         self._kept |= new
 
