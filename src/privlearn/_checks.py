@@ -201,6 +201,7 @@ def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
 _NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
 _WORDS = {
+    "Clip": "a clip (pv.Flat(0.5), say)",
     "int": "a whole number",
     "float": "a number",
     "bool": "True or False",
