@@ -227,6 +227,7 @@ def _imported_for_types(module: types.ModuleType) -> dict[str, Any]:
 _NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
 _WORDS = {
+    "Clip": "a clip (pv.Flat(0.5), say)",
     "int": "a whole number",
     "float": "a number",
     "bool": "True or False",
