@@ -4,17 +4,17 @@ given.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from privlearn._annotations import Annotations
 from privlearn._figures import PrivateFigure
 from privlearn.errors import BadInput
 
@@ -119,7 +119,9 @@ def require_fit(name: str, value: object, kind: Any) -> None:
     """
     require_public(name, value)
     if not fits(value, kind):
-        raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
+        say = getattr(kind, "_say_instead", None)  # of a class that knows what to do
+        expected = (say and say(name, value)) or in_words(kind)
+        raise BadInput(f"{name} is {quoted(value)}: expected {expected}", name=name)
 
 
 def require_public(name: str, value: object) -> None:
@@ -149,36 +151,17 @@ def checked(target: _T) -> _T:
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters
-    left = getattr(target, "_parsed", ())
     positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
         ""
     ]
 
-    @functools.cache
-    def options() -> Mapping[str, Any]:
-        """What `**options: Unpack[...]` may hold, by name."""
-        for name, part in parameters.items():
-            if part.kind is part.VAR_KEYWORD:
-                unpacked = get_args(_evaluated(part.annotation, _module_of(target, name)))
-                return get_type_hints(unpacked[0]) if unpacked else {}
-        return {}
-
-    @functools.cache
-    def kind_of(name: str) -> Any:
-        part = parameters.get(name)
-        if name in left:
-            return Any
-        if part is None or part.kind is part.VAR_KEYWORD:
-            return options().get(name, Any)
-        if part.annotation is part.empty:
-            return Any
-        return _evaluated(part.annotation, _module_of(target, name))
+    annotations = Annotations(target, parameters)
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
         for name, value in (*zip(at, args, strict=True), *named.items()):
-            if (kind := kind_of(name)) is not Any:
+            if (kind := annotations.kind_of(name)) is not Any:
                 require_fit(name, value, kind)
         return function(*args, **named)
 
@@ -188,43 +171,11 @@ def checked(target: _T) -> _T:
     return call  # type: ignore[return-value]
 
 
-def _module_of(target: Any, argument: str) -> types.ModuleType:
-    """Where an argument is annotated: of a field that a class inherits, where its parent is."""
-    parents = target.__mro__ if isinstance(target, type) else ()
-    home = next((each for each in parents if argument in inspect.get_annotations(each)), target)
-    return sys.modules[home.__module__]
-
-
-def _evaluated(annotation: Any, module: types.ModuleType) -> Any:
-    """What an annotation of a module stands for.
-
-    Raises:
-        NameError: it names what the module does not import: it would guard nothing.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, dict(vars(module)))
-    except NameError:
-        return eval(annotation, vars(module) | _imported_for_types(module))
-
-
-@functools.cache
-def _imported_for_types(module: types.ModuleType) -> dict[str, Any]:
-    """What a module imports for type checkers alone, because its parts need each other or to begin
-    fast.
-    """
-    names: dict[str, Any] = {"__name__": module.__name__, "__package__": module.__package__}
-    for statement in ast.parse(inspect.getsource(module)).body:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING"):
-            exec(compile(ast.Module(statement.body, []), str(module.__file__), "exec"), names)
-    return names
-
-
 #: Numbers as annotations state them: NumPy's, too.
 _NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
 _WORDS = {
+    "Clip": "a clip (pv.Flat(0.5), say)",
     "int": "a whole number",
     "float": "a number",
     "bool": "True or False",

@@ -137,6 +137,12 @@ class Dataset:
         parts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         return f"Dataset({self.name!r}: {parts}, classes={self.classes})"
 
+    @classmethod
+    def _say_instead(cls, name: str, rows: Any) -> str:
+        from privlearn.data.torch_rows import declaration_of  # for what is refused
+
+        return declaration_of(name, rows)
+
     @property
     def examples(self) -> int:
         """The number of examples: of persons where there are `groups`, else of rows."""

@@ -328,6 +328,9 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "left_early": lambda _, __: iter(
         [("left early", "yes; the claim is for all steps of the plan")]
     ),
+    "weights_of_step": lambda value, _: iter(
+        [("published weights", f"those after step {value}; the claim is for all steps")]
+    ),
     "noise_multipliers": _noise_multipliers,
     "validation": lambda value, _: iter([("validated on", f"{value['rows']} rows")]),
     "augmentation": _augmentation,

@@ -317,6 +317,12 @@ def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
         for key, (name, parameter) in by_id.items()
         if parameter.requires_grad and key not in held
     ]
+    if not held & by_id.keys():
+        raise BadInput(
+            f"the optimizer holds {len(held)} parameters that are not the model's, and none that "
+            "is: it was made before the model was copied or replaced, as ModuleValidator.fix does. "
+            "Make it from model.parameters(), after that"
+        )
     if held - by_id.keys():
         raise BadInput(
             f"the optimizer holds {len(held - by_id.keys())} parameters that are not the model's: "
