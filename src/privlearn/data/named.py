@@ -24,9 +24,9 @@ from privlearn.data.encoding import (
     encode_target,
     listed,
 )
+from privlearn.data.faults import Faults
 from privlearn.data.formats import read_npz
 from privlearn.data.packed import load_packed
-from privlearn.data.faults import Faults
 from privlearn.data.schema import Schema, read_schema, require_range
 from privlearn.data.table_files import form_of
 from privlearn.data.tables import Table, is_frame, read_table

@@ -23,7 +23,6 @@ from privlearn.data.schema import Number
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
-
 #: What a template says before its columns, one line for each.
 _TEMPLATE = (
     "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the",
@@ -34,7 +33,7 @@ _TEMPLATE = (
     '#   { kind = "category", categories = ["f", "m"], match = "casefold" }',
     '#   { kind = "target", classes = ["no", "yes"] }   or with low and high: a number',
     "# missing: what a missing value counts as; indicator: a feature that says that it is missing.",
-    "# person = NAME protects persons, with --rows-per-person K. decimal = \",\" reads 1,5 as a",
+    '# person = NAME protects persons, with --rows-per-person K. decimal = "," reads 1,5 as a',
     '# number, encoding = "cp1252" other texts than UTF-8. docs/data.md has the grammar.',
 )
 

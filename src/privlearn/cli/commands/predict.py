@@ -19,7 +19,7 @@ from privlearn.data.dataset import require_finite
 from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
-from privlearn.data.schema import Schema
+from privlearn.data.schema import Schema, read_schema
 from privlearn.data.table_files import form_of
 from privlearn.data.tables import read_table
 from privlearn.errors import BadInput
@@ -61,10 +61,10 @@ def run(request: Request) -> int:
         _require_npz(out)
     x, schema = (
         _features(request, config)
-        if Path(request.data).is_dir()
+        if path.is_dir() and form_of(path) is None
         else _inputs(request, model.schema)
     )
-    ids = _ids(request, len(x))
+    ids = _ids(request, model.schema)
     _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
@@ -106,7 +106,7 @@ def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
         ) from error
 
 
-def _ids(request: Request, rows: int) -> Sequence[Any] | None:
+def _ids(request: Request, trained: Schema | None) -> Sequence[Any] | None:
     """The cells of the column that tells which row is which, if one is asked for."""
     if request.id is None:
         return None
@@ -116,7 +116,8 @@ def _ids(request: Request, rows: int) -> Sequence[Any] | None:
             f"--id {request.id} names a column of a table, and --data is {request.data}: leave it "
             "out"
         )
-    table = read_table(path, [request.id])
+    schema = read_schema(request.schema) if request.schema is not None else trained
+    table = read_table(path, [request.id], schema and schema.dialect)
     if request.id not in table.columns:
         raise BadInput(
             f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}"
