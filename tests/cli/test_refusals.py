@@ -111,7 +111,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "test rows beside an npz": (
         ("train", "--data", "rows.npz", "--test-data", "more.csv", "--epsilon", "1"),
-        ("--test-data goes with a CSV or Parquet file", "x_test"),
+        ("--test-data goes with a table", "x_test"),
     ),
     "fetching nothing": (("data", "fetch"), ("needs NAME", "mnist", "adult")),
     "fetching what is unknown": (

@@ -167,10 +167,8 @@ def load(
 
 def _require_own_form(path: Path, *, beside: bool) -> None:
     """Refuse a folder with a table's schema or test rows `beside` it, and a single array."""
-    if beside and path.is_dir():
-        raise BadInput(
-            f"schema= and test= go with a CSV or Parquet file: pack them with it into {path}"
-        )
+    if beside and path.is_dir() and form_of(path) is None:
+        raise BadInput(f"schema= and test= go with a table: pack them with it into {path}")
     if path.suffix == ".npy":
         raise BadInput(
             f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into "

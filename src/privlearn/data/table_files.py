@@ -11,9 +11,10 @@ import csv
 import io
 import lzma
 import re
+import zlib
 from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from gzip import GzipFile
 from pathlib import Path
@@ -96,10 +97,17 @@ def open_file(path: Path, dialect: Dialect | None = None) -> TableFile:
             path=str(path),
         )
     usual = Dialect("\t") if form == ".tsv" else Dialect()
-    try:
+    with _damage_told(path):
         return FORMS[form](path, dialect or usual)
-    except OSError as error:
-        reason = error.strerror or error
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """A block in which a file that can't be read, or unpacked, becomes a `BadInput`."""
+    try:
+        yield
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise BadInput(f"{path} cannot be read: {reason}", path=str(path)) from error
 
 
@@ -131,8 +139,9 @@ def _open_csv(path: Path, dialect: Dialect) -> TableFile:
     header = _header_of(path, first, dialect)
 
     def batches(names: list[str], whole: bool) -> Iterator[Any]:
-        _require_text(path, dialect)
-        yield from _read_csv(path, dialect, header, names, whole)
+        with _damage_told(path):
+            _require_text(path, dialect)
+            yield from _read_csv(path, dialect, header, names, whole)
 
     return TableFile(tuple(header), batches, lambda row: _line_of(path, dialect, row))
 
@@ -173,7 +182,7 @@ def _opened(path: Path) -> Any:
 def _unpacked_zst(path: Path) -> Any:
     import pyarrow as pa
 
-    return pa.input_stream(str(path), compression="zstd")
+    return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
 
 
 def _other_encoding(path: Path, line: int) -> BadInput:
