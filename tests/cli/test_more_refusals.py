@@ -195,7 +195,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"callbacks": [EachStep]},
         ("callbacks has <class", "an object of it"),
     ),
-    "no device": (lambda: {"device": 3.5}, ("device 3.5", "Expected cpu or cuda")),
+    "no device": (lambda: {"device": 3.5}, ("device is 3.5", "expected a text, a device or None")),
     "a device without numbers": (
         lambda: {"device": "meta"},
         ("device 'meta'", "Expected cpu or cuda"),

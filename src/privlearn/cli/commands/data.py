@@ -5,6 +5,7 @@ disk.
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from privlearn.data.named import fetch, load
 from privlearn.data.packed import pack
 from privlearn.data.schema import Number
 from privlearn.data.tables import column_names
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, DataWarning
 
 #: What a template says before its columns, one line for each.
 _TEMPLATE = (
@@ -121,13 +122,16 @@ def _check(request: Request) -> int:
     # needs torch, which the other actions do without
     from privlearn.data.torch_rows import check_rows
 
-    data = load(
-        request.name,
-        request.data_dir,
-        classes=request.classes,
-        value_range=request.range,
-        schema=request.schema,
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        data = load(
+            request.name,
+            request.data_dir,
+            classes=request.classes,
+            value_range=request.range,
+            schema=request.schema,
+        )
+    unmatched = [str(each.message) for each in caught if each.category is DataWarning]
     for note in data.remarks:
         screen.notes.print(note)
     with screen.notes.status("looking at all rows"):
@@ -140,10 +144,12 @@ def _check(request: Request) -> int:
                 "rows": checked.rows,
                 "unusable": len(checked.unusable),
                 "at_bounds": ends,
+                "unmatched": unmatched,
             }
         )
     else:
-        screen.answers.print(f"{request.name}: {checked}")
+        for line in (f"{request.name}: {checked}", *unmatched):
+            screen.answers.print(screen.plain(line))
         for column, count in ends.items():
             screen.answers.print(
                 f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, "
