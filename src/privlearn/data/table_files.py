@@ -26,6 +26,8 @@ from privlearn.errors import BadInput, first_line
 _LONGEST_HEADER = 1 << 20
 #: Rows that are read at once.
 _CHUNK = 1 << 15
+#: Bytes of each column that are read at once.
+_BUFFER = 1 << 20
 #: How packed files are opened, by the ending of their names.
 _PACKED: dict[str, Callable[[Path], Any]] = {
     ".gz": GzipFile,
@@ -359,7 +361,12 @@ def _open_columns(form: str) -> Callable[[Path, Dialect], TableFile]:
         kind: Any = "feather"
         if form == "parquet":
             # pages may have checksums; they are not checked by default
-            options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+            options = dataset.ParquetFragmentScanOptions(
+                page_checksum_verification=True,
+                use_buffered_stream=True,
+                buffer_size=_BUFFER,
+                pre_buffer=False,
+            )
             kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         places = sorted(map(str, path.rglob(f"*.{form}"))) if path.is_dir() else [str(path)]
         partitioning = dataset.partitioning(flavor="hive") if path.is_dir() else None
