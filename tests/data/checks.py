@@ -9,6 +9,7 @@ import hashlib
 import math
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import privlearn as pv
 from privlearn.data import catalogue, encoding, formats, named, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, DataWarning
 from tests.support.checks import check, must_raise
 
 SCHEMA = """
@@ -171,6 +172,49 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
     must_raise(
         BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared())
     )
+
+
+@check
+def check_a_cell_means_the_same_whatever_brings_it() -> None:
+    """Truth values, whole numbers and numbers that lost their zeros match the names that mean the
+    same, if just one does.
+    """
+    text = SCHEMA.replace('"private", "state"', '"True", "007", "1", "State"')
+    for cell, place in ((True, 0), (7, 1), (7.0, 1), (1, 2), (1.0, 2), (False, None), ("True", 0)):
+        features = encoding.encode_features(cells(work=[cell]), declared(text))[0, 1:-1]
+        assert np.flatnonzero(features).tolist() == ([] if place is None else [place]), cell
+    for written, place in (("true", 0), ("7", 1), ("1.0", 2), ("1e0", 2), (" State ", 3)):
+        brought = table(CSV.replace("private", written), declared(text))
+        features = encoding.encode_features(brought, declared(text))[0, 1:-1]
+        assert np.flatnonzero(features).tolist() == [place], written
+    both = declared(SCHEMA.replace('"private", "state"', '"7", "007"'))
+    must_raise(BadInput, lambda: encoding.encode_features(cells(work=[7]), both))
+    assert encoding.encode_features(cells(work=["007"]), both)[0, 1:-1].tolist() == [0, 1]
+
+
+@check
+def check_what_is_said_of_cells_is_not_published() -> None:
+    """How many cells have no category, and which, is for the curator alone."""
+    lines = "".join(
+        f"<=50K,{at % 50},40,PRIVATE7,x\n>50K,30,{at % 9},state,x\n" for at in range(30)
+    )
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = Path(folder, "people.csv")
+        path.write_text("income,age,hours,work,name\n" + lines, encoding="utf-8")
+        data = pv.load(path, schema=declared())
+        result = pv.train(data, epsilon=8.0, epochs=1)
+        out = pv.publish(result, Path(folder, "model"), delta=1e-5)
+        files = [each for each in Path(out).rglob("*") if each.is_file()]
+        assert files
+        for each in files:
+            content = each.read_bytes()
+            assert b"PRIVATE7" not in content, each
+            assert b"none of its declared" not in content, each
+    said = [str(each.message) for each in caught if each.category is DataWarning]
+    assert len(said) == 1
+    assert "30 of 60 cells of column 'work'" in said[0]
+    assert "'PRIVATE7' (30" in said[0]
 
 
 @check
