@@ -38,10 +38,10 @@ _VERBS = {
 _WHY = {
     "add_remove": (
         "The number of {one}s is protected, too: where a run needs one, the publisher declares it "
-        "(`examples=N`), and none is read off the rows."
+        "(examples=N), and none is read off the rows."
     ),
     "zero_out": (
-        "The number of {one}s is public here, because none was declared (`examples=N`), or "
+        "The number of {one}s is public here, because none was declared (examples=N), or "
         "because the method or the publisher chose so."
     ),
     "replace_one": (

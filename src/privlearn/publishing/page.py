@@ -126,8 +126,8 @@ def _top(said: Statement) -> str:
         (
             "Privacy loss (epsilon), at most",
             rounded_up(guarantee.epsilon),
-            f"at delta {guarantee.delta:g}. e^epsilon is {times(guarantee.epsilon)}. A bound for "
-            "the worst case; smaller is more private.",
+            f"at delta {guarantee.delta:g}: a factor e^{rounded_up(guarantee.epsilon)}, "
+            f"{times(guarantee.epsilon)}. A bound for the worst case; smaller is more private.",
         ),
         (
             "At worst",
