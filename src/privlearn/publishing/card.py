@@ -41,12 +41,12 @@ _WHY = {
         "(examples=N), and none is read off the rows."
     ),
     "zero_out": (
-        "The number of {one}s is public here, because none was declared (examples=N), or "
-        "because the method or the publisher chose so."
+        "The number of {one}s is public here: none was declared (examples=N), or this kind of "
+        "neighbour was chosen."
     ),
     "replace_one": (
-        "The number of {one}s is public here. The method or the publisher chose this kind: it "
-        "bounds directly how well two values of a {one}'s data can be told apart."
+        "The number of {one}s is public here. This kind of neighbour was chosen, or the batches "
+        "ask for it: it bounds directly how well two values of a {one}'s data can be told apart."
     ),
 }
 
