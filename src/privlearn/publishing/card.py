@@ -46,7 +46,7 @@ _WHY = {
     ),
     "replace_one": (
         "The number of {one}s is public here. This kind of neighbour was chosen, or the batches "
-        "ask for it: it bounds directly how well two values of a {one}'s data can be told apart."
+        "ask for it: it bounds directly how well two values of one {one}'s data can be told apart."
     ),
 }
 
