@@ -19,9 +19,9 @@ from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (27_130, 107),
-    "publishing.verify": (12_010, 57),
-    "mechanisms.release": (5_380, 26),
+    "training.run": (27_160, 107),
+    "publishing.verify": (12_040, 57),
+    "mechanisms.release": (5_400, 26),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = []
