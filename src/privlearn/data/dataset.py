@@ -45,7 +45,7 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example. A sparse matrix of scipy, or a sparse tensor, stays
-            sparse (`SparseRows`): DP-SGD makes those rows dense that it computes with.
+            sparse (`SparseMatrix`): DP-SGD makes those rows dense that it computes with.
         y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of
             them for segmentation. None: there are inputs alone, such as public ones that teachers
             are asked about.
@@ -315,7 +315,7 @@ class Dataset:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the rows are those of a sparse matrix (`SparseRows`)."""
+        """Whether the rows are those of a sparse matrix (`SparseMatrix`)."""
         return _is_sparse(self.x)
 
     def target_tensor(self) -> Tensor:
@@ -530,7 +530,8 @@ def _common_kind(rows: Any, training: Any) -> np.dtype[Any]:
     for values in (rows, training):
         if _is_sparse(values):
             return np.dtype(values.dtype)
-    return np.dtype(rows.dtype if rows.dtype == training.dtype else np.float64)
+    kind: np.dtype[Any] = np.dtype(rows.dtype if rows.dtype == training.dtype else np.float64)
+    return kind
 
 
 def _are_equal(rows: Any, training: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn.data.sparse_rows import SparseRows, is_sparse
+from privlearn.data.sparse_matrix import SparseMatrix, is_sparse
 from privlearn.errors import BadInput
 
 #: Whole numbers above these are not told apart by numbers with a point.
@@ -28,7 +28,7 @@ def as_array(values: Any, what: str, *, rows: bool = False) -> Any:
         return None
     if is_sparse(values):
         if rows:
-            return SparseRows(values)
+            return SparseMatrix(values)
         raise BadInput(
             f"{what} are a sparse matrix: expected an array, one target for each row. Give "
             "y.toarray()"

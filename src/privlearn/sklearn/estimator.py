@@ -28,7 +28,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.data.sparse_rows import refuse_dense
+from privlearn.data.sparse_matrix import refuse_dense
 from privlearn.data.target_forms import as_array, require_one_each
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
@@ -175,7 +175,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether rows go through a fixed public map, for want of declared bounds."""
         return self.bounds is None and self._plan is None
 
-    def _scaled_rows(self, X: Array) -> Array:
+    def _scaled_rows(self, X: Any) -> Any:
         """Rows as the release takes them: as they are where bounds are declared, else each number x
         / (1 + |x|).
         """

@@ -18,7 +18,7 @@ from privlearn._display import shortened
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.data.sparse_rows import refuse_dense
+from privlearn.data.sparse_matrix import refuse_dense
 from privlearn.errors import BadInput, first_line
 from privlearn.methods.tuning.blocks import Blocks
 from privlearn.methods.tuning.stopping import Candidate, RandomStopping, chosen_candidate

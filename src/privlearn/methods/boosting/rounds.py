@@ -23,7 +23,7 @@ from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream, Streams
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset, most_rows, require_groups
-from privlearn.data.sparse_rows import SparseRows, describe_dense
+from privlearn.data.sparse_matrix import SparseMatrix, describe_dense
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.methods.boosting.plan import Block, BoostingPlan, Interval
@@ -232,8 +232,8 @@ def _require_rows(plan: BoostingPlan, network: Boosted, data: Dataset) -> tuple[
                 "that are protected together: declare a public bound with group_size=K, or give "
                 "data without person ids"
             )
-    if isinstance(data.x, SparseRows):
-        x: SparseRows | Tensor = data.x
+    if isinstance(data.x, SparseMatrix):
+        x: SparseMatrix | Tensor = data.x
     else:
         x = as_tensor(data.x, f"the data in x of {data.name}", whole_is_float=True).float()
     if x.ndim != 2 or x.shape[1] != plan.features:
@@ -248,7 +248,9 @@ def _require_rows(plan: BoostingPlan, network: Boosted, data: Dataset) -> tuple[
     return bins, np.where(usable.numpy(), y, math.nan)
 
 
-def _binned(plan: BoostingPlan, network: Boosted, x: SparseRows | Tensor) -> tuple[Tensor, Tensor]:
+def _binned(
+    plan: BoostingPlan, network: Boosted, x: SparseMatrix | Tensor
+) -> tuple[Tensor, Tensor]:
     """The bins of all rows, shape (rows, columns), and whether a row has a finite number.
 
     Raises:

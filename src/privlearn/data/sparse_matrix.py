@@ -43,7 +43,7 @@ def refuse_dense(shape: tuple[int, ...], who: str = "what was asked for") -> NoR
 
 
 @final
-class SparseRows:
+class SparseMatrix:
     """Rows of a sparse matrix, as an array from which rows are taken by slices and indices.
 
     Rows that are taken are dense, float32, in memory of their own; each depends on that row alone.
@@ -92,7 +92,7 @@ class SparseRows:
         refuse_dense(self.shape)
 
     def __repr__(self) -> str:
-        return f"SparseRows(shape {self.shape})"
+        return f"SparseMatrix(shape {self.shape})"
 
     @property
     def size(self) -> int:
@@ -105,9 +105,9 @@ class SparseRows:
         values: NDArray[np.float32] = self._rows.data
         return values
 
-    def at(self, rows: NDArray[np.int64]) -> SparseRows:
+    def at(self, rows: NDArray[np.int64]) -> SparseMatrix:
         """Some of the rows, sparse as they are."""
-        return SparseRows(self._rows[rows])
+        return SparseMatrix(self._rows[rows])
 
     def row_of(self, place: int) -> int:
         """The row of a number, by its place among those that are stored."""
