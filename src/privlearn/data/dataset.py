@@ -529,7 +529,7 @@ def _common_kind(rows: Any, training: Any) -> np.dtype[Any]:
     """The type in which rows are compared: that of sparse ones, where there are some."""
     for values in (rows, training):
         if _is_sparse(values):
-            return np.dtype(values.dtype)
+            return np.dtype(np.float32)
     kind: np.dtype[Any] = np.dtype(rows.dtype if rows.dtype == training.dtype else np.float64)
     return kind
 
