@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant(
         "an empty row counts",
         rounds._require_rows,
-        "np.where(x.isfinite().any(1).numpy(), y, math.nan)",
+        "np.where(usable.numpy(), y, math.nan)",
         "y",
         MOVES,
     ),

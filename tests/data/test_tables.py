@@ -227,7 +227,7 @@ def test_what_is_ignored_or_spelt_otherwise_is_said(tmp_path: Path) -> None:
         data = pv.load(str(path), schema=declared())
     said = str(caught[0].message)
     assert "'Private' (2, like 'private', which is declared); 'State' (1" in said
-    assert 'match = "casefold" under [columns.work]' in said
+    assert 'match = "casefold" at this column in the schema' in said
     (ignored,) = data.remarks
     assert "ignored: 'name'" in ignored
     assert data.classes == 2

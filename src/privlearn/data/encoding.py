@@ -20,6 +20,8 @@ from privlearn.errors import BadInput, first_line
 
 #: Columns, and texts of a column, that a remark names.
 _NAMED = 5
+#: The share of a column's cells beyond its bounds from which on it is spoken of.
+_MANY = 0.2
 
 
 def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
@@ -65,9 +67,9 @@ def _clipped(
     if absent.any() and column.missing is None:
         row = int(np.argmax(absent))
         raise BadInput(
-            f"{table.place(row, column.name)} is missing: say in the schema what stands for a "
-            f"missing value (for example missing = {example} under [columns.{column.name}]), or "
-            "fill it by a rule that does not look at the other rows",
+            f"{table.place(row, column.name)} is missing: say in the schema, at this column, what "
+            f"stands for a missing value (for example missing = {example}), or fill it by a rule "
+            "that does not look at the other rows",
             row=table.first + row,
         )
     values = np.where(absent, column.missing or 0.0, values)
@@ -176,8 +178,8 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
 
 @final
 class UnmatchedCells:
-    """The cells of a table that have none of their column's declared categories, counted over its
-    chunks. Counts are private: they are for the data's curator.
+    """The cells of a table that have none of their column's declared categories, or lie beyond its
+    bounds, counted over its chunks. Counts are private: they are for the data's curator.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -185,6 +187,9 @@ class UnmatchedCells:
         self._missing = {"", *schema.missing}
         self._others = {column.name: Counter[str]() for column in self._columns}
         self._absent = dict.fromkeys(self._others, 0)
+        self._ranges = [part for part in schema.features if not isinstance(part, Category)]
+        self._beyond = {column.name: 0 for column in self._ranges}
+        self._schema = schema
         self._rows = 0
 
     @classmethod
@@ -203,6 +208,8 @@ class UnmatchedCells:
                 del others[text]
             self._others[column.name] += others
             self._absent[column.name] += array.null_count
+        for number in self._ranges:
+            self._beyond[number.name] += _count_beyond(table, number, self._schema)
         self._rows += len(table)
 
     def remarks(self) -> list[str]:
@@ -219,7 +226,26 @@ class UnmatchedCells:
                     f"and its category {taken[0]!r} is what pandas reads as missing: read the "
                     "table with keep_default_na=False, or give the file"
                 )
+        for name, count in self._beyond.items():
+            if count > _MANY * self._rows:
+                remarks.append(
+                    f"{count:,} of {self._rows:,} cells of column {name!r} are beyond its declared "
+                    "bounds, and count as the nearer bound: is it measured in another unit?"
+                )
         return remarks
+
+
+def _count_beyond(table: Table, column: Number | Date, schema: Schema) -> int:
+    """How many cells are numbers, or days, beyond the declared bounds."""
+    array = table.columns[column.name]
+    if isinstance(column, Date):
+        values, absent, _ = cells.days(array, schema.missing, column.format)
+        values = values - (column.low - date(1970, 1, 1)).days
+        low, high = 0.0, column.days.high
+    else:
+        values, absent, _ = cells.numbers(array, schema.missing, _decimal(schema))
+        low, high = column.low, column.high
+    return int(np.count_nonzero(~absent & ((values < low) | (values > high))))
 
 
 def _describe_others(column: Category, others: Counter[str], rows: int) -> str:
@@ -232,7 +258,7 @@ def _describe_others(column: Category, others: Counter[str], rows: int) -> str:
         listed_texts.append(f"{_short(text)} ({count:,}{like})")
     more = f"; and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
     advice = (
-        f'. match = "casefold" under [columns.{column.name}] leaves capitals and spaces out'
+        '. match = "casefold" at this column in the schema leaves capitals and spaces out'
         if by_case
         else ""
     )

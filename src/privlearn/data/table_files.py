@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import lzma
 import re
 import zlib
@@ -22,6 +23,8 @@ from typing import Any, final
 
 from privlearn.errors import BadInput, first_line
 
+#: What is likely to separate cells.
+_SEPARATORS = (",", ";", "\t", "|")
 #: Bytes that the names of the columns may take.
 _LONGEST_HEADER = 1 << 20
 #: Rows that are read at once.
@@ -120,7 +123,7 @@ def likely_dialect(path: Path) -> Dialect | None:
     first = _first_line(path, Dialect())
     if "," in first:
         return None
-    return next((Dialect(sign) for sign in (";", "\t", "|") if sign in first), None)
+    return next((Dialect(sign) for sign in _SEPARATORS if sign in first), None)
 
 
 def form_of(path: Path) -> str | None:
@@ -285,10 +288,16 @@ def _csv_error(path: Path, dialect: Dialect, error: Exception) -> BadInput:
     found, length = _LINE.search(text), _LENGTH.search(text)
     line = int(found[1]) if found else None
     if line is not None and length is not None:
-        row = _row_of(path, dialect, line)
+        row, other = _row_of(path, dialect, line), _other_separator(path, dialect)
+        advice = (
+            f"cells that hold {dialect.separator!r} need double quotes"
+            if other is None
+            else f"the first line looks separated by {other!r}, and the schema says "
+            f"{dialect.separator!r}: separator = {json.dumps(other)}"
+        )
         return BadInput(
             f"{path}, row {row} (line {line}) has {length[2]} cells: expected {length[1]}, one for "
-            f"each column; cells that hold {dialect.separator!r} need double quotes",
+            f"each column; {advice}",
             row=row - 1,
         )
     problem = "a quote does not close" if "quote" in text else first_line(error)
@@ -298,6 +307,14 @@ def _csv_error(path: Path, dialect: Dialect, error: Exception) -> BadInput:
         "and double quotes around those that hold it, quotes or line breaks",
         line=line,
     )
+
+
+def _other_separator(path: Path, dialect: Dialect) -> str | None:
+    """What separates the names of the columns, if it is not what the dialect says."""
+    first = _first_line(path, dialect)
+    if dialect.separator in first:
+        return None
+    return next((sign for sign in _SEPARATORS if sign in first), None)
 
 
 def _rows_by_line(path: Path, dialect: Dialect) -> Iterator[int]:

@@ -78,7 +78,8 @@ def _read(
 ) -> Iterator[Table]:
     file = table_files.open_file(path, dialect)
     places = _places(str(path), file.names, wanted)
-    ignored = tuple(name for name in file.names if name not in places)
+    taken = set(places.values())
+    ignored = tuple(name for at, name in enumerate(file.names) if at not in taken)
     first = 0
     for batch in file.read([file.names[at] for at in places.values()], whole=whole):
         columns = dict(zip(places, batch.columns[: len(places)], strict=True))
