@@ -285,8 +285,8 @@ def _batches(rows: Any, columns: Sequence[str], whole: bool) -> Iterator[Any]:
 def _csv_error(path: Path, dialect: Dialect, error: Exception) -> BadInput:
     """What DuckDB says of a CSV file, with the row."""
     text = str(error)
-    found, length = _LINE.search(text), _LENGTH.search(text)
-    line = int(found[1]) if found else None
+    place, length = _LINE.search(text), _LENGTH.search(text)
+    line = int(place[1]) if place else None
     if line is not None and length is not None:
         row, other = _row_of(path, dialect, line), _other_separator(path, dialect)
         advice = (
@@ -301,9 +301,9 @@ def _csv_error(path: Path, dialect: Dialect, error: Exception) -> BadInput:
             row=row - 1,
         )
     problem = "a quote does not close" if "quote" in text else first_line(error)
-    place = "" if line is None else f", line {line}"
+    where = "" if line is None else f", line {line}"
     return BadInput(
-        f"{path}{place} is not valid CSV: {problem}. Expected {dialect.separator!r} between cells, "
+        f"{path}{where} is not valid CSV: {problem}. Expected {dialect.separator!r} between cells, "
         "and double quotes around those that hold it, quotes or line breaks",
         line=line,
     )
