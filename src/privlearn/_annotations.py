@@ -36,6 +36,12 @@ class Annotations:
             self._kinds[name] = Any if name in self._left else self._kind_of(name)
         return self._kinds[name]
 
+    def takes_none(self, name: str) -> bool:
+        """Whether an argument is annotated with None, which is told without reading the others."""
+        part = self._parameters.get(name)
+        annotation = None if part is None else part.annotation
+        return isinstance(annotation, str) and annotation.endswith("| None")
+
     def _kind_of(self, name: str) -> Any:
         part = self._parameters.get(name)
         if part is None or part.kind is part.VAR_KEYWORD:

@@ -161,6 +161,8 @@ def checked(target: _T) -> _T:
     def call(*args: Any, **named: Any) -> Any:
         at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
         for name, value in (*zip(at, args, strict=True), *named.items()):
+            if value is None and annotations.takes_none(name):
+                continue
             if (kind := annotations.kind_of(name)) is not Any:
                 require_fit(name, value, kind)
         return function(*args, **named)
