@@ -120,7 +120,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     ),
     "labels that are not whole": (
         lambda: {"data": (X, Y.double())},
-        ("Double", "Expected inputs of the type"),
+        ("Double", "give y.long() of a tensor"),
     ),
     "tokens beyond the embedding": (
         lambda: {

@@ -405,7 +405,8 @@ def require_texts(batch: Mapping[str, Any], model: Any) -> None:
     Raises:
         BadInput: saying what makes them.
     """
-    named = getattr(model, "main_input_name", None) == "input_ids"
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    named = "input_ids" in inspect.signature(base.forward).parameters
     if batch and named and not batch.keys() & {"input_ids", "inputs_embeds"}:
         raise BadInput(
             f"the rows have no 'input_ids', only {', '.join(batch)}: tokenize them first, for "

@@ -252,7 +252,9 @@ def advising(y: Tensor) -> Iterator[None]:
 
         if not (advice := advice_on(y)):
             raise
-        raise BadInput(f"{str(error).partition('. ')[0][:170]}. {advice}") from error
+        problem = str(error).partition(". ")[0][:200]
+        also = ". Where it refuses random rows give made_up=" if "made_up" in str(error) else ""
+        raise BadInput(f"{problem}. {advice}{also}") from error
 
 
 #: What `warn_of_absent` says: nothing of how many rows there are, or which.

@@ -349,7 +349,7 @@ def _require_priced(sampling: Sampler | str, adjacency: Adjacency) -> None:
     except UnsupportedEvent as error:
         samplers: dict[str, type[Sampler]] = kinds(Sampler)
         priced = [name for name, kind in samplers.items() if adjacency in kind.adjacencies]
-        name = sampling if isinstance(sampling, str) else sampling.kind
+        name = sampling.partition(":")[0] if isinstance(sampling, str) else sampling.kind
         fit = sampling.adjacencies if isinstance(sampling, Sampler) else samplers[name].adjacencies
         raise UnsupportedEvent(
             f"{name} sampling has no sound accounting for {adjacency.value} neighbours. "
