@@ -252,8 +252,8 @@ def advising(y: Tensor) -> Iterator[None]:
 
         if not (advice := advice_on(y)):
             raise
-        problem = str(error).partition(". ")[0][:200]
-        also = ". Where it refuses random rows give made_up=" if "made_up" in str(error) else ""
+        problem = str(error).partition(". ")[0][:150]
+        also = ". Or give made_up=" if "made_up" in str(error) else ""
         raise BadInput(f"{problem}. {advice}{also}") from error
 
 
