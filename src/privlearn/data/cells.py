@@ -11,9 +11,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, final
 
 import numpy as np
@@ -36,8 +37,7 @@ class Misfit:
     Attributes:
         row: where it is, counted from 0.
         cell: what it holds.
-        problem: what is wrong: "missing", "kind" (no number, or no day), "infinite" or
-            "ambiguous".
+        problem: what is wrong: "kind" (no number, or no day), "infinite" or "ambiguous".
     """
 
     row: int
@@ -145,7 +145,8 @@ class Names:
         if text.casefold() in ("true", "false"):
             return text.casefold()
         if _IS_NUMBER.fullmatch(text):
-            return Decimal(text)
+            with suppress(InvalidOperation):  # of exponents beyond what Decimal has
+                return Decimal(text)
         if self._match == "casefold":
             return "text", folded(text)
         return None
@@ -328,7 +329,10 @@ def _typed_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Mis
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        array = pc.local_timestamp(array)
+        try:
+            array = pc.local_timestamp(array)
+        except pa.ArrowInvalid:  # nobody knows its time zone
+            return _no_days(array)
     whole = array.cast(pa.date32(), safe=False).cast(pa.int32())
     absent = pc.is_null(array).to_numpy(zero_copy_only=False)
     values = pc.fill_null(whole, 0).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -337,6 +341,14 @@ def _typed_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Mis
         return values, absent, None
     row = int(np.argmax(wrong))
     return values, absent, Misfit(row, _cell(array, row), "kind")
+
+
+def _no_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Misfit | None]:
+    """Time stamps of which no day is known: the first one is refused."""
+    absent = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    row = int(np.argmax(~absent))
+    misfit = None if absent.all() else Misfit(row, f"in the zone {array.type.tz}", "kind")
+    return np.zeros(len(array)), absent, misfit
 
 
 def _day(text: str, form: str | None) -> date | None:
