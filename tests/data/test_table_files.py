@@ -233,7 +233,7 @@ def test_categories_that_libraries_read_as_missing_are_spoken_of() -> None:
 
 
 def test_what_python_cannot_count_is_no_error_of_its_own() -> None:
-    """A time zone that nobody knows is refused with its row; a huge exponent is no category."""
+    """An unknown time zone is refused with its row; a huge exponent is no category."""
     rows: dict[str, Any] = {
         "Größe": [1],
         "born": ["01.01.1960"],

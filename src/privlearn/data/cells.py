@@ -331,7 +331,7 @@ def _typed_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Mis
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
         try:
             array = pc.local_timestamp(array)
-        except pa.ArrowInvalid:  # nobody knows its time zone
+        except pa.ArrowInvalid:  # its time zone is unknown
             return _no_days(array)
     whole = array.cast(pa.date32(), safe=False).cast(pa.int32())
     absent = pc.is_null(array).to_numpy(zero_copy_only=False)
@@ -344,7 +344,7 @@ def _typed_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Mis
 
 
 def _no_days(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_], Misfit | None]:
-    """Time stamps of which no day is known: the first one is refused."""
+    """The outcome for time stamps in an unknown zone: the first one is refused."""
     absent = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
     row = int(np.argmax(~absent))
     misfit = None if absent.all() else Misfit(row, f"in the zone {array.type.tz}", "kind")
