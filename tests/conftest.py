@@ -5,7 +5,6 @@ them.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,6 @@ torch.set_num_threads(1)
 make_torchvision_importable()  # or transformers would not be, either
 
 ROOT = Path(__file__).parents[1]
-
-# Named checks, which are in files of other names than pytest expects, show what they compare.
-pytest.register_assert_rewrite(
-    *(
-        f"tests.{folder.name}"
-        for folder in (ROOT / "tests").iterdir()
-        if folder.is_dir() and f"tests.{folder.name}" not in sys.modules
-    )
-)
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:

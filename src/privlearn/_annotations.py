@@ -1,4 +1,4 @@
-"""What the annotations of a module stand for."""
+"""What the arguments of a function or a class may be, as its annotations say it."""
 
 from __future__ import annotations
 
@@ -8,49 +8,74 @@ import inspect
 import sys
 import types
 from collections.abc import Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, final, get_args, get_type_hints
 
 
-def kind_of(target: Any, parameters: Mapping[str, inspect.Parameter], name: str) -> Any:
-    """The annotation of an argument of a function, or of a class as it is made; `Any` where there
-    is none.
+@final
+class Annotations:
+    """Reads the annotations of one function, or of a class as it is made, each when it is asked
+    for.
+
+    Args:
+        target: the function or class. Names in a class's `_parsed` are left to its own code.
+        parameters: those of the function, or of the class's `__init__`.
     """
-    part = parameters.get(name)
-    if part is not None and part.kind is not part.VAR_KEYWORD:
-        bare = part.annotation is part.empty
-        return Any if bare else evaluated(part.annotation, module_of(target, name))
-    for several, part in parameters.items():
-        if part.kind is part.VAR_KEYWORD:
-            unpacked = get_args(evaluated(part.annotation, module_of(target, several)))
-            return _options(unpacked[0]).get(name, Any) if unpacked else Any
-    return Any
 
+    def __init__(self, target: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
+        self._target, self._parameters = target, parameters
+        self._left = getattr(target, "_parsed", ())
+        self._kinds: dict[str, Any] = {}
 
-@functools.cache
-def _options(kind: Any) -> dict[str, Any]:
-    """What `**options: Unpack[...]` may hold, by name."""
-    return get_type_hints(kind)
+    def kind_of(self, name: str) -> Any:
+        """What an argument may be; `Any`: nothing is known of it.
 
+        Raises:
+            NameError: an annotation names what its module does not import: it would guard nothing.
+        """
+        if name not in self._kinds:
+            self._kinds[name] = self._kind_of(name)
+        return self._kinds[name]
 
-def module_of(target: Any, argument: str) -> types.ModuleType:
-    """Where an argument is annotated: of a field that a class inherits, where its parent is."""
-    parents = target.__mro__ if isinstance(target, type) else ()
-    home = next((each for each in parents if argument in inspect.get_annotations(each)), target)
-    return sys.modules[home.__module__]
+    def must_fit(self, name: str) -> bool:
+        """Whether an argument is checked here, and not by the code of its class."""
+        return name not in self._left and self.kind_of(name) is not Any
 
+    def takes_none(self, name: str) -> bool:
+        """Whether an argument is annotated with None, which is told without reading the others."""
+        part = self._parameters.get(name)
+        annotation = None if part is None else part.annotation
+        return isinstance(annotation, str) and annotation.endswith("| None")
 
-def evaluated(annotation: Any, module: types.ModuleType) -> Any:
-    """What an annotation of a module stands for.
+    def _kind_of(self, name: str) -> Any:
+        part = self._parameters.get(name)
+        if part is None or part.kind is part.VAR_KEYWORD:
+            return self._options.get(name, Any)
+        return Any if part.annotation is part.empty else self._evaluated(name)
 
-    Raises:
-        NameError: it names what the module does not import: it would guard nothing.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, dict(vars(module)))
-    except NameError:
-        return eval(annotation, vars(module) | _imported_for_types(module))
+    @functools.cached_property
+    def _options(self) -> Mapping[str, Any]:
+        """What `**options: Unpack[...]` may hold, by name."""
+        for name, part in self._parameters.items():
+            if part.kind is part.VAR_KEYWORD:
+                unpacked = get_args(self._evaluated(name))
+                return get_type_hints(unpacked[0]) if unpacked else {}
+        return {}
+
+    def _evaluated(self, name: str) -> Any:
+        annotation = self._parameters[name].annotation
+        if not isinstance(annotation, str):
+            return annotation
+        module = self._module_of(name)
+        try:
+            return eval(annotation, dict(vars(module)))
+        except NameError:
+            return eval(annotation, vars(module) | _imported_for_types(module))
+
+    def _module_of(self, name: str) -> types.ModuleType:
+        """Where an argument is annotated: of a field that a class inherits, where its parent is."""
+        parents = self._target.__mro__ if isinstance(self._target, type) else ()
+        home = next((each for each in parents if name in inspect.get_annotations(each)), None)
+        return sys.modules[(home or self._target).__module__]
 
 
 @functools.cache

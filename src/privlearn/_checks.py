@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from privlearn._annotations import Annotations
 from privlearn._figures import PrivateFigure
 from privlearn.errors import BadInput
 
@@ -152,7 +153,9 @@ def require_fit(name: str, value: object, kind: Any) -> None:
     if not fits(value, kind):
         from privlearn._kinds_in_words import in_words  # only for an error
 
-        raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
+        say = getattr(kind, "_say_instead", None)  # of a class that knows what to do
+        expected = (say and say(name, value)) or in_words(kind)
+        raise BadInput(f"{name} is {quoted(value)}: expected {expected}", name=name)
 
 
 def require_public(name: str, value: object) -> None:
@@ -194,24 +197,20 @@ def _reading(target: _T, refusing: bool) -> _T:
     """The function or class, whose arguments are read by their annotations."""
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters
-    left, first = getattr(target, "_parsed", ()), int(isinstance(target, type))  # not itself
+    first = int(isinstance(target, type))  # the instance is not checked
     positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
         ""
     ]
 
-    @functools.cache
-    def kind_of(name: str) -> Any:
-        from privlearn._annotations import kind_of  # not before the first call
-
-        return kind_of(target, parameters, name)
+    annotations = Annotations(target, parameters)
 
     def read(name: str, value: Any) -> Any:
-        if not refusing and not holds_other_number(value):
+        if value is None and annotations.takes_none(name):
             return value
-        if (kind := kind_of(name)) is not Any:
-            value = as_plain(value, kind)
-            if refusing and name not in left:
-                require_fit(name, value, kind)
+        if refusing or holds_other_number(value):
+            value = as_plain(value, annotations.kind_of(name))
+        if refusing and annotations.must_fit(name):
+            require_fit(name, value, annotations.kind_of(name))
         return value
 
     @functools.wraps(function)

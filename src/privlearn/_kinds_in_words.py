@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
 _WORDS = {
+    "Clip": "a clip (pv.Flat(0.5), say)",
     "int": "a whole number",
     "float": "a number",
     "bool": "True or False",

@@ -65,14 +65,20 @@ class PrivacyWarning(UserWarning):
     """
 
 
-def warn(message: str) -> None:
-    """Warn with a `PrivacyWarning`, at the line outside of this package that called into it."""
+class DataWarning(UserWarning):
+    """A table was read, and some of its cells have no meaning by its schema: for the data's
+    curator.
+    """
+
+
+def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
+    """Warn at the line outside of this package that called into it."""
     frame, level, outside = sys._getframe(0), 1, 1
     while frame.f_back is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
             outside = level
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PrivacyWarning, stacklevel=outside + 1)
+    warnings.warn(message, category, stacklevel=outside + 1)
 
 
 def first_line(error: BaseException) -> str:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
 
-from privlearn._checks import checked, count, require_fit
+from privlearn._checks import checked, count, quoted, require_fit
 from privlearn._display import shortened
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
@@ -32,6 +33,7 @@ from privlearn.core.sampling import FullBatch, Sample
 from privlearn.core.streams import Streams
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
+from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.methods.statistics.metric_figures import (
     Metrics,
@@ -132,7 +134,8 @@ def evaluate(
     Args:
         model: what a method returned, what `load_model` returned, or a network that gives a score
             for each class (a value for each row where it has one output).
-        data: a data set, whose test rows are taken; or rows, with `targets`.
+        data: a `pv.Dataset`, whose test rows are taken; a map-style data set of torch.utils.data,
+            or a pair (rows, targets), whose rows are all taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
         paid: a settled `pv.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`,
             for a model of numbers; None: metrics are exact.
@@ -486,11 +489,16 @@ _OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {
 
 def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """Rows and targets as tensors."""
+    if targets is None and isinstance(data, tuple) and len(data) == 2:
+        data, targets = data
+    if targets is None and isinstance(data, TorchDataset):
+        read = rows_of(data)
+        data, targets = read.x, read.y
     if not isinstance(data, Dataset):
         if targets is None:
             raise BadInput(
-                "rows were given without targets: give evaluate(model, rows, targets), or a data "
-                "set"
+                f"data is {quoted(data)}, without targets: give evaluate(model, rows, targets), "
+                "or a data set of pv.Dataset or torch.utils.data (of a DataLoader loader.dataset)"
             )
         return as_tensor(
             data if isinstance(data, Tensor) else np.asarray(data), "the rows"

@@ -107,13 +107,13 @@ def sensitivities(plan: BoostingPlan, adjacency: Adjacency) -> list[float]:
 
 def bounded(plan: BoostingPlan, data: tuple[Tensor, Tensor], spread: float) -> list[Bounded]:
     """The histogram of each block."""
-    x, y = rounds._require_rows(plan, pv.Dataset(*data))
     network, draw = rounds._empty(plan), np.random.default_rng(4)
-    bins, parts = network.bins(x), []
+    bins, y = rounds._require_rows(plan, network, pv.Dataset(*data))
+    parts = []
     for number, block in enumerate(plan.blocks):
         cells = network.cells(bins, number).numpy()
         scores = spread * draw.normal(size=(plan.target.outputs, block.cells)).T[cells]
-        derivatives, sample = plan.target.derivatives(scores, y), one_sample(examples=len(x))
+        derivatives, sample = plan.target.derivatives(scores, y), one_sample(examples=len(bins))
         parts.append(
             gradient_histogram(
                 cells, *derivatives, sample, plan.neighbours, size=block.cells, norm=plan.norm
@@ -160,14 +160,14 @@ def check_histograms_are_the_sums_of_clipped_rows() -> None:
         x, y = some_rows(60, 3, target)
         x[5], x[9, 0] = math.nan, math.nan
         dataset = pv.Dataset(x, y)
-        rows, targets = rounds._require_rows(plan, dataset)
+        network = rounds._empty(plan)
+        bins, targets = rounds._require_rows(plan, network, dataset)
         assert np.isnan(targets[5])
         assert not np.isnan(targets[9])
-        network = rounds._empty(plan)
         scores = np.random.default_rng(2).normal(size=(60, target.outputs))
         gradients, curvatures = target.derivatives(scores, targets)
         for number, block in enumerate(plan.blocks):
-            cells = network.cells(network.bins(rows), number).numpy()
+            cells = network.cells(bins, number).numpy()
             expected = np.zeros((2 * target.outputs, block.cells))
             for row in range(60):
                 if row != 5:

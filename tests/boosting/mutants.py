@@ -46,7 +46,7 @@ MUTANTS = [
     Mutant(
         "an empty row counts",
         rounds._require_rows,
-        "np.where(x.isfinite().any(1).numpy(), y, math.nan)",
+        "np.where(usable.numpy(), y, math.nan)",
         "y",
         MOVES,
     ),
@@ -114,8 +114,9 @@ MUTANTS = [
         "bins are cut at the rows' quantiles",
         rounds.boost,
         "network = _empty(plan)",
-        "network = _empty(plan); network.edges[0, : plan.bins - 1] = x[:, "
-        "0].nan_to_num().clamp(-9, 9).quantile(torch.linspace(0.2, 0.8, plan.bins - 1))",
+        "network = _empty(plan); network.edges[0, : plan.bins - 1] = "
+        "torch.as_tensor(data.x)[:, 0].float().nan_to_num().clamp(-9, 9)"
+        ".quantile(torch.linspace(0.2, 0.8, plan.bins - 1))",
         SPLITS,
     ),
     Mutant(
@@ -129,7 +130,8 @@ MUTANTS = [
         "trees are split by the data's length",
         rounds.boost,
         "network = _empty(plan)",
-        "plan = __import__('dataclasses').replace(plan, split_seed=len(x)); network = _empty(plan)",
+        "plan = __import__('dataclasses').replace(plan, split_seed=len(data.x)); "
+        "network = _empty(plan)",
         SPLITS,
     ),
     Mutant(
@@ -150,17 +152,14 @@ MUTANTS = [
         "counts of leaves stand in the certificate",
         rounds.boost,
         'facts={"noise"',
-        (
-            'facts={"labels": [str(np.bincount(network.cells(network.bins(x), '
-            '0).numpy()).tolist())], "noise"'
-        ),
+        ('facts={"labels": [str(np.bincount(network.cells(bins, 0).numpy()).tolist())], "noise"'),
         SEEN,
     ),
     Mutant(
         "a row without numbers is an error in the run",
         rounds._rounds,
         "for _ in range(plan.passes):",
-        "if bool(x[:, 0].isnan().any()): raise ValueError('row')\n    for _ in range(plan.passes):",
+        "if bool(np.isnan(y).any()): raise ValueError('row')\n    for _ in range(plan.passes):",
         SEEN,
     ),
     Mutant(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,62 @@ import privlearn as pv
 from privlearn.cli import in_options, main
 from privlearn.cli.options import COMMANDS
 from privlearn.core.accounting.guarantee import readable, rounded_up
+
+
+def make_network(input_shape: tuple[int, ...], classes: int | None) -> torch.nn.Module:
+    """It knows its classes itself."""
+    return torch.nn.Linear(input_shape[0], 3)
+
+
+def make_for(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    return torch.nn.Linear(input_shape[0], classes)
+
+
+def test_a_model_without_stated_classes_predicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    rows = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randint(3, (40,)))
+    network = torch.nn.Linear(4, 3)
+    private = pv.make_private(
+        network,
+        torch.optim.SGD(network.parameters(), lr=0.1),
+        torch.utils.data.DataLoader(rows, batch_size=8),
+        epochs=1,
+        epsilon=3.0,
+        delta=1e-3,
+        max_grad_norm=1.0,
+    )
+    for batch in private.batches():
+        private.step(batch, torch.nn.CrossEntropyLoss(reduction="none"))
+    result = private.result()
+    x = rows.tensors[0].numpy()
+    np.savez(tmp_path / "rows.npz", x=x)
+    expected = network(rows.tensors[0]).argmax(1).tolist()
+
+    def predicted(folder: str, model: str) -> list[int]:
+        code = main(
+            [
+                "predict",
+                str(tmp_path / folder),
+                "--data",
+                str(tmp_path / "rows.npz"),
+                "--model",
+                f"tests.cli.test_first_commands:{model}",
+            ]
+        )
+        assert code == 0
+        return [int(line.split(",")[1]) for line in capsys.readouterr().out.splitlines()[1:]]
+
+    pv.publish(result, tmp_path / "plain", delta=1e-3)
+    pv.publish(result, tmp_path / "stated", delta=1e-3, classes=3)
+    assert predicted("plain", "make_network") == expected
+    assert predicted("stated", "make_for") == expected
+    with pytest.raises(AssertionError):
+        predicted("plain", "make_for")
+    said = capsys.readouterr().err
+    assert "does not say how many classes there are" in said
+    assert "publish with classes=K" in said
 
 
 def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +205,8 @@ def test_a_check_of_a_table_says_what_training_would(
     )
     assert main(["data", "check", "people.csv", "--schema", "people.toml"]) == 0
     said = capsys.readouterr()
-    assert "no row of column 'work' has any of its declared categories" in said.err
+    assert "40 of 40 cells of column 'work' are none of its declared categories" in said.out
+    assert "'privat' (40, like 'private', which is declared)" in said.out
     assert "does not name are ignored: 'name'" in said.err
     assert "40 rows, all can be used" in said.out
     assert (

@@ -120,7 +120,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     ),
     "labels that are not whole": (
         lambda: {"data": (X, Y.double())},
-        ("Double", "Expected inputs of the type"),
+        ("Double", "give y.long() of a tensor"),
     ),
     "tokens beyond the embedding": (
         lambda: {
@@ -195,7 +195,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"callbacks": [EachStep]},
         ("callbacks has <class", "an object of it"),
     ),
-    "no device": (lambda: {"device": 3.5}, ("device 3.5", "Expected cpu or cuda")),
+    "no device": (lambda: {"device": 3.5}, ("device is 3.5", "expected a text, a device or None")),
     "a device without numbers": (
         lambda: {"device": "meta"},
         ("device 'meta'", "Expected cpu or cuda"),

@@ -111,7 +111,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "test rows beside an npz": (
         ("train", "--data", "rows.npz", "--test-data", "more.csv", "--epsilon", "1"),
-        ("--test-data goes with a CSV or Parquet file", "x_test"),
+        ("--test-data goes with a table", "x_test"),
     ),
     "fetching nothing": (("data", "fetch"), ("needs NAME", "mnist", "adult")),
     "fetching what is unknown": (
@@ -259,7 +259,7 @@ NPZ: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         ("labels from 0 to 3", "0 to 2", "--classes"),
     ),
     "a negative label": (rows(y=np.arange(50) % 3 - 1), ("labels from -1 to 1",)),
-    "labels that are not whole": (rows(y=np.linspace(0, 2, 50)), ("float64", "whole numbers")),
+    "labels that are not whole": (rows(y=np.linspace(0, 2, 50)), ("not whole", "whole numbers")),
     "fewer labels than rows": (rows(y=np.arange(49) % 3), ("50 inputs and 49 targets",)),
     "no rows": ({"x": np.zeros((0, 4)), "y": np.zeros(0, dtype=int)}, ("0 inputs",)),
     "no labels": ({"x": np.zeros((5, 4))}, ("holds x", "expected x and y")),

@@ -35,7 +35,7 @@ from privlearn.core.schedules import Validation
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
 from privlearn.publishing import publish, verify
-from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.mean_weights import MeanWeights
 from privlearn.training.choices import TrainRequest
 from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import RUNS, Run, Stopped, folder, weights

@@ -8,7 +8,7 @@ from privlearn.core import streams
 from privlearn.core.clipping import backends, gradients, randomness, views
 from privlearn.models import heads
 from privlearn.publishing import card
-from privlearn.runs import checkpoint, given, optimizers, result, session
+from privlearn.runs import checkpoint, given, mean_weights, result, session
 from privlearn.training import after_training, task
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
@@ -143,18 +143,18 @@ MUTANTS = [
         MOVED,
     ),
     Mutant(
-        "steps count alike, early or late", optimizers.MeanWeights.__init__, POWER, "0.0", WANTED
+        "steps count alike, early or late", mean_weights.MeanWeights.__init__, POWER, "0.0", WANTED
     ),
     Mutant(
         "the steps before the share count as much",
-        optimizers.MeanWeights.__init__,
+        mean_weights.MeanWeights.__init__,
         POWER,
         "1 / share - 1",
         "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are",
     ),
     Mutant(
         "the initial weights count",
-        optimizers.MeanWeights.after_step,
+        mean_weights.MeanWeights.after_step,
         "self._power + self.steps)",
         "self._power + self.steps + 1)",
         WANTED,
@@ -168,14 +168,14 @@ MUTANTS = [
     ),
     Mutant(
         "the last step is published as well",
-        optimizers.MeanWeights.after_run,
+        mean_weights.MeanWeights.after_run,
         "self.means)",
         "[m.lerp(p, 0.5) for m, p in zip(self.means, self._parameters)])",
         WANTED,
     ),
     Mutant(
         "frozen weights and buffers are averaged, too",
-        optimizers.MeanWeights.after_run,
+        mean_weights.MeanWeights.after_run,
         "torch._foreach_copy_(self._parameters, self.means)",
         "[p.fill_(1.0) for p in self._parameters]",
         WANTED,
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "how many steps were averaged is lost",
-        optimizers.MeanWeights.load_state_dict,
+        mean_weights.MeanWeights.load_state_dict,
         'self.steps = state["steps"]',
         "pass",
         AGAIN,

@@ -83,3 +83,18 @@ def test_the_layer_in_which_an_error_was_raised_is_named() -> None:
     with pytest.raises(RuntimeError) as raised:
         Fails()(torch.ones(1, 1))
     assert layer_of(raised.value, model) == ""
+
+
+def test_a_loss_that_is_not_finite_on_made_up_rows_is_computed_one_by_one() -> None:
+    """No faster way is known then, and training goes on with rows on which it is finite."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        far = (1e-6 - targets.square()).sqrt() * 0  # nan but for the smallest
+        return outputs.square().sum(1) + far
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    rows = (torch.randn(8, 3), torch.full((8,), 1e-4))
+    with pytest.warns(UserWarning, match="its gradients on made-up rows are not finite"):
+        result = pv.dpsgd(PLAN, model, loss, rows)
+    assert list(result.private_diagnostics["left_out"]) == [0, 0]

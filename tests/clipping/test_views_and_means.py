@@ -19,7 +19,7 @@ from privlearn.cli import main
 from privlearn.core.accounting.events import walk
 from privlearn.core.clipping.views import FlipAndShift
 from privlearn.errors import BadInput
-from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.mean_weights import MeanWeights
 from tests.clipping import checks_copies as copies_checks
 from tests.support.checks import CHECKS
 from tests.transforms import checks_encoders as encoder_checks

@@ -9,6 +9,7 @@ import hashlib
 import math
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +19,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import privlearn as pv
 from privlearn.data import catalogue, encoding, formats, named, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, DataWarning
 from tests.support.checks import check, must_raise
 
 SCHEMA = """
@@ -60,14 +62,20 @@ def declared(text: str = SCHEMA) -> schema.Schema:
     return schema.parse_schema(text, "people.toml")
 
 
-def table(text: str = CSV) -> tables.Table:
-    return tables.parse_csv(text.encode(), "people.csv", declared().columns)
+def table(text: str | bytes = CSV, own: schema.Schema | None = None) -> tables.Table:
+    """A table as it is read from a CSV file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "people.csv")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tables.read_table(path, (own or declared()).columns)
 
 
 def cells(**columns: list[Any]) -> tables.Table:
     """A table as a Parquet file would give it."""
     rest: dict[str, list[Any]] = {"age": [20], "work": ["state"], "hours": [1], "income": [">50K"]}
-    return tables.Table("people.parquet", rest | columns)
+    return tables.Table(
+        "people.parquet", {name: pyarrow.array(part) for name, part in (rest | columns).items()}
+    )
 
 
 @check
@@ -105,9 +113,7 @@ def check_dates_and_missing_values_are_encoded_as_declared() -> None:
 
     def encoded(*lines: str) -> Any:
         written = "\n".join(["day,age,work,hours,income", *lines])
-        return encoding.encode_features(
-            tables.parse_csv(written.encode(), "people.csv", own.columns), own
-        )[:, :4].tolist()
+        return encoding.encode_features(table(written, own), own)[:, :4].tolist()
 
     assert encoded(*rows) == expected
     assert [encoded(row) for row in rows] == [[features] for features in expected]
@@ -158,10 +164,55 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
         CSV.replace("Eve", "E\0ve"),
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
-    must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
+    header, *lines = CSV.splitlines()
+    twice = "\n".join([f"{header},name", *(f"{line},x" for line in lines)])
+    must_raise(BadInput, lambda: table(twice))
+    assert len(table(twice.replace("name,name", "name,more"))) == len(lines)
+    must_raise(BadInput, lambda: table(CSV.encode("utf-16")))
     must_raise(
         BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared())
     )
+
+
+@check
+def check_a_cell_means_the_same_whatever_brings_it() -> None:
+    """Truth values, whole numbers and numbers that lost their zeros match the names that mean the
+    same, if just one does.
+    """
+    text = SCHEMA.replace('"private", "state"', '"True", "007", "1", "State"')
+    for cell, place in ((True, 0), (7, 1), (7.0, 1), (1, 2), (1.0, 2), (False, None), ("True", 0)):
+        features = encoding.encode_features(cells(work=[cell]), declared(text))[0, 1:-1]
+        assert np.flatnonzero(features).tolist() == ([] if place is None else [place]), cell
+    for written, place in (("true", 0), ("7", 1), ("1.0", 2), ("1e0", 2), (" State ", 3)):
+        brought = table(CSV.replace("private", written), declared(text))
+        features = encoding.encode_features(brought, declared(text))[0, 1:-1]
+        assert np.flatnonzero(features).tolist() == [place], written
+    both = declared(SCHEMA.replace('"private", "state"', '"7", "007"'))
+    must_raise(BadInput, lambda: encoding.encode_features(cells(work=[7]), both))
+    assert encoding.encode_features(cells(work=["007"]), both)[0, 1:-1].tolist() == [0, 1]
+
+
+@check
+def check_what_is_said_of_cells_is_not_published() -> None:
+    """How many cells have no category, and which, is for the curator alone."""
+    lines = "<=50K,20,40,PRIVATE7,x\n>50K,30,9,state,x\n" * 30
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = Path(folder, "people.csv")
+        path.write_text("income,age,hours,work,name\n" + lines, encoding="utf-8")
+        data = pv.load(path, schema=declared())
+        result = pv.train(data, epsilon=8.0, epochs=1)
+        out = pv.publish(result, Path(folder, "model"), delta=1e-5)
+        files = [each for each in Path(out).rglob("*") if each.is_file()]
+        assert files
+        for each in files:
+            content = each.read_bytes()
+            assert b"PRIVATE7" not in content, each
+            assert b"none of its declared" not in content, each
+    said = [str(each.message) for each in caught if each.category is DataWarning]
+    assert len(said) == 1
+    assert "30 of 60 cells of column 'work'" in said[0]
+    assert "'PRIVATE7' (30" in said[0]
 
 
 @check

@@ -20,7 +20,7 @@ import privlearn as pv
 from privlearn.core.processes import World
 from privlearn.core.rows import FetchedRows, TensorRows
 from privlearn.core.sampling import Poisson
-from privlearn.data import dataset, pack, tables
+from privlearn.data import dataset, pack, table_files
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.schema import Category, Number, Schema
 from privlearn.errors import BadInput
@@ -89,7 +89,7 @@ def check_packed_rows_are_the_rows_that_are_read() -> None:
     """
     import pandas
 
-    with folder() as path, mock.patch.object(tables, "_CHUNK", 17):
+    with folder() as path, mock.patch.object(table_files, "_CHUNK", 17):
         file = parquet(path / "rows.parquet", columns())
         read = pv.load(
             file, schema=SCHEMA, test=parquet(path / "test.parquet", columns(20, "other"))
@@ -118,7 +118,7 @@ def check_packed_rows_are_the_rows_that_are_read() -> None:
 def check_what_can_not_be_packed_is_refused_with_its_row() -> None:
     """And nothing is left: neither a folder that looks complete, nor a draft."""
     bad = {"a": float("nan"), "sex": None, "ill": "maybe", "who": ""}
-    with folder() as path, mock.patch.object(tables, "_CHUNK", 17):
+    with folder() as path, mock.patch.object(table_files, "_CHUNK", 17):
         for name, value in bad.items():
             own = columns()
             own[name] = [

@@ -181,7 +181,7 @@ def test_what_is_no_table_is_refused() -> None:
         with pytest.raises(BadInput, match="leave out classes= and value_range="):
             pv.load(frame, schema=declared(), classes=2)
     for frame in frames({**COLUMNS, "age": [[1], [2], [3], [4], [5]]}).values():
-        with pytest.raises(BadInput, match="row 1, column 'age' holds a "):
+        with pytest.raises(BadInput, match=r"column 'age'.* holds (a list|list|large_list)"):
             pv.load(frame, schema=declared())
     for frame in frames({name: cells for name, cells in COLUMNS.items() if name != "age"}).values():
         with pytest.raises(BadInput, match="data frame has no column 'age'"):

@@ -119,7 +119,7 @@ def test_a_loss_that_is_one_number_is_refused_as_that() -> None:
     x, y = small_data()
     for loss, data in ((averaged, {"x": x, "y": y}), (nn.CrossEntropyLoss(), (x, y))):
         with pytest.raises(
-            NotPerExample, match=r"^the loss .*one value for each example.*reduction='none'"
+            NotPerExample, match=r"^the loss .*one number per example.*reduction='none'"
         ):
             pv.Run(plan(), small_net(), loss, data)
 

@@ -118,8 +118,14 @@ def test_what_does_not_suit_ordered_classes_is_refused(
         assert main(given) == 2
         assert said in capsys.readouterr().err
     x, y = rows("ordinal", 100, 0)
-    for wrong_y in (y + 1, y - 1, y.astype(float), np.full(100, np.nan), y[:, None]):
-        with pytest.raises(BadInput, match="ordinal"):
+    for wrong_y, said in (
+        (y + 1, "ordinal"),
+        (y - 1, "ordinal"),
+        (y + 0.5, "not whole"),
+        (np.full(100, np.nan), "missing"),
+        (np.eye(5, dtype=int)[y], "ordinal"),
+    ):
+        with pytest.raises(BadInput, match=said):
             pv.train(pv.Dataset(x, wrong_y, classes=5, low=-1, high=1), epsilon=1.0, task="ordinal")
     with pytest.raises(BadInput, match="ordinal"):
         pv.train(
@@ -404,7 +410,7 @@ def test_counts_that_do_not_suit_are_refused(
         assert main(given) == 2, cell
         assert said in capsys.readouterr().err, cell
     x, y = rows("counts", 100, 0)
-    for wrong in (y + 0.5, y - 30, np.where(y > 0, np.nan, 0.0), y[:, None], y.astype(str)):
+    for wrong in (y + 0.5, y - 30, np.where(y > 0, np.nan, 0.0), np.eye(2)[y % 2], y.astype(str)):
         with pytest.raises(BadInput):
             pv.train(
                 pv.Dataset(x, wrong, target_bounds=(0, 20), low=-1, high=1),

@@ -237,6 +237,7 @@ def check_a_loss_of_a_batch_is_computed_of_one_example_at_a_time() -> None:
             made.arguments(folder),
             train_dataset=made.labelled(),
             data_collator=made.padded,
+            max_length=made.LENGTH,
             epsilon=8.0,
             delta=1e-3,
         )

@@ -106,8 +106,8 @@ MUTANTS = [
     Mutant(
         "TRL evaluates on the training rows as they were given",
         trl._PrivateTRL._require_public,
-        "require_public(self._rows_before, eval_dataset)",
-        "pass",
+        "(self._rows_before, self.train_dataset)",
+        "(self.train_dataset,)",
         "check_trl_evaluates_on_public_rows",
     ),
     Mutant(

@@ -67,7 +67,13 @@ def test_models_without_experts_stay_as_they_are() -> None:
 def test_a_loss_that_balances_experts_is_refused(tmp_path: Path) -> None:
     model = model_of("Mixtral").float()
     model.config.output_router_logits = True
-    given = {"train_dataset": made.texts(), "epsilon": 8.0, "delta": 1e-3}
+    given = {
+        "train_dataset": made.texts(),
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "data_collator": made.padded,
+        "max_length": made.LENGTH,
+    }
     for use in (model, made.lora(model, target_modules=["q_proj"], fan_in_fan_out=False)):
         with pytest.raises(pv.errors.BadInput, match="balances experts"):
             pv.huggingface.PrivateTrainer(use, made.arguments(tmp_path), **given)

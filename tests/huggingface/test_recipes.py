@@ -20,7 +20,7 @@ from tests.support import texts as made
 transformers = made.require_transformers()
 
 from privlearn.huggingface import PrivateSeq2SeqTrainer, PrivateTrainer  # noqa: E402
-from privlearn.huggingface.fixed_length import Padded, require_one_length  # noqa: E402
+from privlearn.huggingface.fixed_length import Padded, require_fit_rows  # noqa: E402
 
 ROWS, STEPS, NORM, RATE = 6, 2, 0.3, 0.5
 #: What clips leave for rounding.
@@ -198,7 +198,7 @@ def test_only_what_is_as_long_as_a_text_is_padded() -> None:
 
     for model in (many_labels(), made.translator("Bart")):
         padded = Padded(boxes_too, model, 0, 20, 7)
-        require_one_length(rows, padded)
+        require_fit_rows(rows, padded)
         shapes = {name: tuple(value.shape[1:]) for name, value in padded([rows[0]]).items()}
         expected = {"input_ids": (20,), "attention_mask": (20,), "bbox": (20, 4), "age": (3,)}
         decoded = {"labels": (7,), "decoder_input_ids": (7,)}

@@ -15,6 +15,7 @@ from tests.support import texts as made
 
 transformers = made.require_transformers()
 
+from privlearn.huggingface import unsupported  # noqa: E402
 from tests.huggingface.test_trainer import trainer_of  # noqa: E402
 
 
@@ -47,23 +48,29 @@ def refused(
     assert ledger.event == pv.Ledger().event
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"train_sampling_strategy": "group_by_length"},
-        {"dataloader_drop_last": True},
-        {"neftune_noise_alpha": 5.0},
-        {"use_liger_kernel": True},
-        {"torch_compile": True},
-        {"auto_find_batch_size": True},
-        {"push_to_hub": True},
-        {"include_num_input_tokens_seen": "non_padding"},
-        {"load_best_model_at_end": True},
-        {"full_determinism": True},
-        {"predict_with_generate": True},
-        {"debug": ["underflow_overflow"]},
-    ],
-)
+REFUSED: list[dict[str, Any]] = [
+    {"train_sampling_strategy": "group_by_length"},
+    {"dataloader_drop_last": True},
+    {"neftune_noise_alpha": 5.0},
+    {"use_liger_kernel": True},
+    {"torch_compile": True},
+    {"torch_compile_backend": "inductor"},
+    {"torch_compile_mode": "default"},
+    {"auto_find_batch_size": True},
+    {"fp16": True},
+    {"deepspeed": "settings.json"},
+    {"fsdp": "full_shard"},
+    {"parallelism_config": {"tp_size": 2}},
+    {"push_to_hub": True},
+    {"include_num_input_tokens_seen": "non_padding"},
+    {"load_best_model_at_end": True},
+    {"full_determinism": True},
+    {"predict_with_generate": True},
+    {"debug": ["underflow_overflow"]},
+]
+
+
+@pytest.mark.parametrize("changes", REFUSED)
 def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Path) -> None:
     args = made.arguments(tmp_path)
     # some are refused by transformers itself where a library is missing
@@ -73,6 +80,47 @@ def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Pat
         pv.huggingface.PrivateTrainer(
             made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3
         )
+
+
+def test_each_refused_setting_is_tried() -> None:
+    tried = {name for changes in REFUSED for name in changes}
+    assert unsupported._ARGUMENTS.keys() <= tried
+
+
+def test_unknown_arguments_are_refused_with_what_is_like_them(tmp_path: Path) -> None:
+    for name, said in (
+        ("epsilonn", "Did you mean epsilon"),
+        ("tokenizer", "Did you mean processing_class"),
+        ("epochs", "num_train_epochs"),
+        ("learning_rate", r"TrainingArguments\(learning_rate"),
+        ("xyz", "transformers' Trainer"),
+    ):
+        refused(tmp_path, f"'{name}' of PrivateTrainer.*{said}", **{name: 3})
+
+
+def test_messages_name_the_objects_that_are_expected(tmp_path: Path) -> None:
+    refused(tmp_path, r"clip is 0.5: expected a clip \(pv.Flat\(0.5\)", clip=0.5)
+    assert trainer_of(made.gpt2(), tmp_path, clip=pv.Flat(0.5)).plan.clip == pv.Flat(0.5)
+    refused(tmp_path, "choose sampling .*fixed", adjacency="replace_one")
+    plan = trainer_of(made.gpt2(), tmp_path, adjacency="replace_one", sampling="fixed").plan
+    assert plan.neighbours.value == "replace_one"
+
+
+def test_columns_that_are_no_numbers(tmp_path: Path) -> None:
+    """What transformers advises, `remove_unused_columns=False`, is said to be the reason."""
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+
+    def collate(rows: Any) -> Any:
+        return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+
+    written = datasets.Dataset.from_list([{"text": "a"}] * 40)
+    refused(tmp_path, "tokenize it first", train_dataset=written)
+    kept = {"remove_unused_columns": False}
+    refused(tmp_path, "drop those", changes=kept, train_dataset=written, data_collator=collate)
+    labels = datasets.Dataset.from_list([{"label": 1}] * 40)
+    model = made.bert("ForSequenceClassification")
+    collator = transformers.default_data_collator
+    refused(tmp_path, "no 'input_ids'", model, train_dataset=labels, data_collator=collator)
 
 
 def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import privlearn as pv
 from tests.support import texts as made
 
-made.require_transformers()
+transformers = made.require_transformers()
 
 from privlearn.huggingface import PrivateTrainer, unsupported  # noqa: E402
 
@@ -62,32 +64,128 @@ RUNS: list[dict[str, Any]] = [
         "save_strategy": "best",
         "gradient_checkpointing": True,
         "average_tokens_across_devices": False,
-        "use_cache": False,
+        "use_cache": True,
+    },
+    {
+        "optim": "adamw_torch",
+        "optim_args": "fused=False",
+        "num_train_epochs": 1,
+        "activation_checkpointing": True,
+        "activation_checkpointing_kwargs": {"use_reentrant": False},
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "bf16_full_eval": True,
+        "prediction_loss_only": True,
+        "eval_do_concat_batches": False,
+        "eval_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "log_level": "error",
+        "dataloader_num_workers": 1,
+        "enable_jit_checkpoint": True,
+        "skip_memory_metrics": False,
+        "report_to": "all",
+        "disable_tqdm": False,
+        "use_cpu": True,
+    },
+    {
+        "num_train_epochs": 1,
+        "batch_eval_metrics": True,
+        "fp16_full_eval": True,
+        "remove_unused_columns": False,
+        "eval_strategy": "epoch",
     },
 ]
+#: Of those that training does not follow, the ones that can be changed on any machine.
+NOT_FOLLOWED: dict[str, Any] = {
+    "average_tokens_across_devices": False,
+    "tf32": False,
+    "log_on_each_node": False,
+    "log_level_replica": "error",
+    "project": "mine",
+    "save_on_each_node": True,
+    "hub_strategy": "end",
+    "hub_always_push": True,
+    "hub_model_id": "mine",
+    "ignore_data_skip": True,
+    "restore_callback_states_from_checkpoint": True,
+    "accelerator_config": {"even_batches": False},
+    "dataloader_persistent_workers": True,
+    "dataloader_num_workers": 1,
+    "dataloader_prefetch_factor": 3,
+    "dataloader_in_order": False,
+    "length_column_name": "size",
+    "ddp_find_unused_parameters": True,
+    "ddp_timeout": 60,
+    "do_train": True,
+    "do_predict": True,
+    "resume_from_checkpoint": "nowhere",
+}
+
+
+def _accuracy(predicted: Any, compute_result: bool = True) -> dict[str, float]:
+    return {"rows": 1.0} if compute_result else {}
+
+
+def trainer_with(folder: Path, settings: dict[str, Any], **privacy: Any) -> PrivateTrainer:
+    return PrivateTrainer(
+        made.bert("ForSequenceClassification"),
+        made.arguments(folder, **settings),
+        train_dataset=made.labelled(),
+        eval_dataset=made.labelled(4, 1),
+        data_collator=made.padded,
+        compute_metrics=_accuracy if settings.get("batch_eval_metrics") else None,
+        epsilon=8.0,
+        delta=1e-3,
+        max_length=made.LENGTH,
+        **privacy,
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", range(len(RUNS)))
 def test_settings_run(number: int, tmp_path: Path) -> None:
-    trainer = PrivateTrainer(
-        made.bert("ForSequenceClassification"),
-        made.arguments(tmp_path / "runs", **RUNS[number]),
-        train_dataset=made.labelled(),
-        eval_dataset=made.labelled(4, 1),
-        data_collator=made.padded,
-        epsilon=8.0,
-        delta=1e-3,
-        max_length=made.LENGTH,
-    )
+    trainer = trainer_with(tmp_path / "runs", RUNS[number])
     trainer.train()
     assert trainer.result.facts["steps"] == trainer.state.global_step
+    trainer.evaluate()
     assert pv.verify(trainer.publish(tmp_path / "model")).ok
 
 
-def test_the_page_names_what_is_refused() -> None:
-    table = _PAGE.read_text().split("### What is refused")[1].split("## Lightning")[0]
-    assert [name for name in unsupported._ARGUMENTS if f"`{name}" not in table] == []
+@pytest.mark.filterwarnings("ignore")
+def test_settings_that_are_not_followed_change_no_weight(tmp_path: Path) -> None:
+    weights = []
+    for settings in ({}, NOT_FOLLOWED):
+        trainer = trainer_with(tmp_path, {"max_steps": 2, **settings}, streams=pv.Streams.new(4))
+        trainer.train()
+        weights.append(torch.cat([own.flatten() for own in trainer.model.parameters()]))
+    assert torch.equal(*weights)
+
+
+def _page() -> str:
+    return _PAGE.read_text().split("### What is refused")[1].split("## Lightning")[0]
+
+
+def test_each_setting_runs_or_is_refused_or_is_said_not_to_be_followed() -> None:
+    """All those of the version of transformers that the page names; each in one table."""
+    page = " ".join(_page().split())
+    version = ".".join(transformers.__version__.split(".")[:2])
+    if f"transformers {version}, " not in page:
+        pytest.skip(f"the page does not count the settings of transformers {version}")
+    everything = {field.name for field in fields(transformers.TrainingArguments)}
+    tables = [set(unsupported._ARGUMENTS), unsupported.RUNS, unsupported.NOT_FOLLOWED]
+    for name in everything:
+        assert sum(name in table for table in tables) == 1, name
+    usual = {field.name: field.default for field in fields(transformers.TrainingArguments)}
+    changed = {
+        name
+        for settings in RUNS
+        for name, value in {**made.settings("unused"), **settings}.items()
+        if value != usual[name]
+    }
+    assert sorted(unsupported.RUNS & everything - changed) == []
+    assert [name for name in unsupported._ARGUMENTS if f"`{name}" not in page] == []
+    assert [name for name in unsupported.NOT_FOLLOWED if f"`{name}`" not in page] == []
+    counts = [len(table & everything) for table in tables]
+    assert f"{counts[1]} run, {counts[0]} are refused, and {counts[2]} concern" in page
 
 
 def test_what_a_refused_setting_advises_is_accepted(tmp_path: Path) -> None:

@@ -335,6 +335,27 @@ def test_a_card_says_how_peft_loads_an_adapter(
     assert torch.equal(_follow(folder, monkeypatch)(**inputs).logits, expected)
 
 
+@pytest.mark.parametrize("labels", [None, 3])
+def test_a_card_of_an_adapter_loads_a_base_that_has_no_name(
+    labels: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was made from a configuration: it is loaded from a folder, with as many labels."""
+    adapter = {"task_type": "SEQ_CLS", "target_modules": ["query"], "fan_in_fan_out": False}
+    base = made.bert("ForSequenceClassification", num_labels=3) if labels else made.gpt2()
+    base.save_pretrained(tmp_path / "base")
+    model = made.lora(base, **(adapter if labels else {}))
+    trainer = trainer_of(
+        model, tmp_path / "runs", (made.labelled if labels else made.texts)(), {"max_steps": 1}
+    )
+    trainer.train()
+    folder = trainer.publish(tmp_path / "model")
+    (tmp_path / "base").rename(folder / "base_model")
+    batch = made.padded(made.texts(2))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model.eval()(**inputs).logits
+    assert torch.equal(_follow(folder, monkeypatch)(**inputs).logits, expected)
+
+
 def test_a_card_says_how_transformers_loads_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,17 @@ def test_rows_and_settings_that_cannot_be_private(tmp_path: Path) -> None:
         )
 
 
+def test_metrics_of_public_rows_have_no_count_of_training(tmp_path: Path) -> None:
+    """TRL's `eval_num_tokens` is of what it trained on, which is not counted."""
+    trainer = made.trainer("PrivateSFTTrainer", tmp_path, eval_dataset=made.chats(4, 1))
+    metrics = trainer.evaluate()
+    assert metrics["eval_loss"] > 0
+    logged = trainer.state.log_history[-1]
+    assert "eval_loss" in logged
+    assert not [name for name in (*metrics, *logged) if "num_tokens" in name]
+    assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] > 0
+
+
 def test_a_missing_trl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from privlearn.huggingface import trl
 

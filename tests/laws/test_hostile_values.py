@@ -228,7 +228,7 @@ def test_without_its_guard_a_function_answers_in_others_words(
     assert len(faults(chosen)) == len(chosen)
 
 
-@pytest.mark.parametrize("name", ["sampling", "schedule", "clip", "adjacency", "model"])
+@pytest.mark.parametrize("name", ["sampling", "schedule", "clip", "mechanism"])
 def test_annotations_of_a_parents_module_guard_what_a_class_inherits(name: str) -> None:
     with pytest.raises(BadInput, match=name):
         TrainRequest(epsilon=1.0, **{name: np.full(3, math.nan)})

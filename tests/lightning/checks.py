@@ -458,8 +458,13 @@ def check_a_trainers_rates_follow_counts_and_public_metrics() -> None:
         (Reads(), "a scheduler or its function reads"),
         (Gives(), "a scheduler was given a number"),
     ):
+        private = parts.strategy()
         with tempfile.TemporaryDirectory() as folder:
-            _, _, private = parts.fitted(Path(folder), module, max_epochs=5)
-        unclaimed = private.result.facts.get("unclaimed", "")
+            fit = partial(parts.fitted, Path(folder), module, private, max_epochs=5)
+            if said:
+                assert said in str(must_raise(BadInput, fit)), module
+            else:
+                fit()
+        unclaimed = private.private.session.unclaimed
         assert said in unclaimed, module
         assert bool(said) == bool(unclaimed), module

@@ -243,6 +243,11 @@ class Twofold(Manual):
         return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]
 
 
+class Both(Classifier):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.net[0], self.net[2])]
+
+
 class Unused(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +264,8 @@ class Many(IterableDataset[Any]):
     [
         (Normed, None, {}, "BatchNorm1d"),
         (Manual, None, {}, "automatic_optimization = True"),
-        (Twofold, None, {}, "gives 2 optimizers"),
+        (Twofold, None, {}, "does not give one optimizer.*parameter groups"),
+        (Both, None, {}, "does not give one optimizer.*parameter groups"),
         (Unused, None, {}, "more.weight"),
         (Classifier, lambda: DataLoader(Many(), batch_size=8), {}, "terable"),
         (Classifier, lambda: loader(drop_last=True), {}, "drop_last"),

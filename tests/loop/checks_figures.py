@@ -351,3 +351,19 @@ def check_several_runs_under_way_note_a_use_and_one_warns_of_it() -> None:
                 place = Path(folder) / "model"
                 refused = must_raise(BadInput, lambda loop=loop, to=place: loop.publish(to))
             assert "a private figure was" in str(refused)
+
+
+@check
+def check_a_run_whose_folder_was_deleted_lets_others_compare() -> None:
+    """A notebook's run that was left, and its checkpoint's folder deleted, notes a use, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        earlier = private(network(), loss=loss, checkpoint=Path(folder) / "run.ckpt")
+        earlier.step(next(iter(earlier.batches())))
+
+    def compares(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+        assert losses[-1] < 100.0
+
+    assert not published(compares, epochs=1)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        refused = must_raise(BadInput, lambda: earlier.publish(Path(folder) / "model"))
+        assert "a private figure was compared" in str(refused)

@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         "nothing is said of hooks that slow a run down",
         gradients.ClippedGradients._begin,
-        "warn_of_slowness(self._way.name, self.reason)",
+        "warn_of_slowness(self._way.name, self.reason, self._loss)",
         "pass",
         HOOKS,
     ),

@@ -14,6 +14,7 @@ COMPARED = "check_comparing_a_private_figure_is_warned_of_and_decides_nothing"
 SET, STEPS = "check_a_private_figure_sets_nothing", "check_private_figures_stay_out_of_steps"
 SCRIPT = "check_a_scripts_losses_are_private_figures"
 SEVERAL = "check_several_runs_under_way_note_a_use_and_one_warns_of_it"
+DELETED = "check_a_run_whose_folder_was_deleted_lets_others_compare"
 RESTART = "check_a_restart_forgets_no_use_of_a_private_figure"
 
 MUTANTS = [
@@ -175,6 +176,13 @@ MUTANTS = [
         "self.file.mark(",
         "str(",
         RESTART,
+    ),
+    Mutant(
+        "a run whose folder was deleted stops the others",
+        checkpoint.Checkpoint.mark,
+        "not self.path.parent.is_dir()",
+        "False",
+        DELETED,
     ),
     Mutant(
         "a restart forgets where a figure was used",

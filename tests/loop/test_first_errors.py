@@ -40,6 +40,18 @@ def scalar(model: Any, batch: Any) -> Any:
     return nn.functional.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
 
+def contrastive(model: Any, batch: Any) -> Any:
+    """Each row beside all others."""
+    outputs = nn.functional.normalize(model(batch[0]), dim=1)
+    return nn.functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+def mixup(model: Any, batch: Any) -> Any:
+    x, y = batch
+    order = torch.randperm(len(x))
+    return nn.functional.cross_entropy(model(0.3 * x + 0.7 * x[order]), y[order])
+
+
 def first_step(function: Any, **options: Any) -> Any:
     loop = private(**options)
     return loop.step(next(loop.batches()), function)
@@ -69,6 +81,16 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "batch norm": (lambda: private(batch_norm()), "nn.GroupNorm"),
     "scalar loss": (lambda: first_step(scalar), "reduction='none'"),
+    "a weighted mean": (
+        lambda: first_step(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0]))),
+        "must be one number per example",
+    ),
+    "a contrastive loss": (lambda: first_step(contrastive), "must be one number per example"),
+    "mixup": (lambda: first_step(mixup), "class weights, pairs or mixup"),
+    "the optimizer of another model": (
+        lambda: private(optimizer=sgd(network())),
+        "from model.parameters(), after that",
+    ),
     "a value for a loss": (lambda: first_step(scalar(network(), (X, Y))), "not its value"),
     "iterable data set": (
         lambda: private(None, DataLoader(Stream(), batch_size=5)),
@@ -162,6 +184,13 @@ def test_autocast_in_the_loss_trains() -> None:
     )
     assert not torch.equal(ours, plain)
     torch.testing.assert_close(ours, plain, rtol=0.1, atol=0.05)
+
+
+def test_one_number_per_example_by_class_weights_trains(tmp_path: Any) -> None:
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0]), reduction="none")
+    loop = private()
+    assert gone_through(loop, weighted).isfinite().all()
+    assert pv.verify(loop.publish(tmp_path / "model")).ok
 
 
 def test_several_losses_are_one_function() -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -128,6 +130,36 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(BadInput, match=said):
             pv.evaluate(*arguments)
     assert Metrics({"rmse": 1.0}, 2).to_json() == {"rmse": 1.0, "rows": 2}
+
+
+def test_rows_in_the_forms_of_pytorch_are_evaluated() -> None:
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(4, 3), torch.randn(30, 4), torch.randint(3, (30,))
+    expected = pv.evaluate(net, x, y)
+    rows = torch.utils.data.TensorDataset(x, y)
+    listed = torch.utils.data.Subset(rows, range(30))
+    for data in ((x, y), (x.numpy(), y.numpy()), rows, listed):
+        assert pv.evaluate(net, data).figures == expected.figures
+    loader: Any = torch.utils.data.DataLoader(rows, batch_size=4)
+    with pytest.raises(BadInput, match=r"is a DataLoader, without targets.*loader\.dataset"):
+        pv.evaluate(net, loader)
+    assert pv.evaluate(net, loader.dataset).figures == expected.figures
+
+
+def test_train_says_how_rows_of_pytorch_are_declared() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(60, 4), torch.randint(3, (60,))
+    rows = torch.utils.data.TensorDataset(x, y)
+    for dataset, said in (
+        (rows, "pv.Dataset(*dataset.tensors, classes=K)"),
+        ((x, y), "pv.Dataset(*dataset, classes=K)"),
+        (torch.utils.data.DataLoader(rows), "pv.Dataset(*dataset.dataset.tensors, classes=K)"),
+        (torch.utils.data.Subset(rows, [0]), "pv.Dataset(x, y, classes=K)"),
+        (3, "a Dataset, such as"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(said)):
+            pv.train(cast(Any, dataset), epsilon=3)
+    pv.train(pv.Dataset(*rows.tensors, classes=3), epsilon=3, epochs=1)
 
 
 def test_paid_metrics_on_the_command_line(

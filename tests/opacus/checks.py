@@ -568,3 +568,36 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
         made[2].zero_grad()
     assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
     assert not engine.run.session.unclaimed
+
+
+@check
+def check_the_optimizer_that_was_given_takes_no_step() -> None:
+    """Of a run that is not over: it would move by nothing, or by gradients without noise."""
+    for noise in (1.0, 0.0):
+        model = network()
+        optimizer = sgd(model, momentum=0.9)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pv.errors.PrivacyWarning)
+            made = private(model, optimizer=optimizer, noise_multiplier=noise)
+            made[2].max_grad_norm = 0.5  # the run is made anew
+        before = weights(model)
+        must_raise(BadInput, optimizer.step)
+        x, y = next(iter(made[3]))
+        mean(made[1], x, y).backward()
+        must_raise(BadInput, optimizer.step)
+        made[2].zero_grad()
+        mean(model, X, Y).backward()
+        must_raise(BadInput, optimizer.step)
+        assert torch.equal(weights(model), before)
+        assert not len(made[0].accountant)
+        made[2].zero_grad()
+        made[2].step()
+        made[2].zero_grad()
+        for x, y in made[3]:
+            mean(made[1], x, y).backward()
+            made[2].step()
+            made[2].zero_grad()
+        trained(made, epochs=1)
+        assert not torch.equal(weights(model), before)
+        mean(model, X, Y).backward()
+        optimizer.step()

@@ -7,12 +7,14 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
 
 import privlearn as pv
 from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
@@ -256,3 +258,106 @@ def check_a_ledger_in_a_file_is_charged_once_for_a_saved_run() -> None:
         take(again, 8)
         assert pv.verify(again[0].publish(path.parent / "out")).ok
         assert pv.Ledger.open(book).event == again[0].run.plan.event()
+
+
+def _with_rates(made: tuple[Any, ...]) -> Any:
+    """A scheduler whose rate follows from how often it was stepped."""
+    return torch.optim.lr_scheduler.LambdaLR(made[2], lambda epoch: 1 / (1 + epoch) ** 2)
+
+
+def _by_epoch(made: tuple[Any, ...], schedulers: list[Any], epochs: int) -> None:
+    for _ in range(epochs):
+        trained(made, epochs=1)
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+@check
+def check_a_kept_scheduler_goes_on_with_a_saved_run() -> None:
+    """Whether it is kept before the run is loaded or after, or by the run that make_private goes
+    on with; and if others are.
+    """
+    for when in ("before", "after", "by make_private"):
+        with file() as path:
+            made = engine_of()
+            schedulers = [_with_rates(made) for _ in range(2)]
+            for scheduler in schedulers:
+                made[0].run.keep(scheduler)
+            _by_epoch(made, schedulers[:1], 1)
+            made[0].save_checkpoint(path=path)
+            _by_epoch(made, schedulers[:1], 2)
+            made[0].run.close()
+            again = engine_of(**({"checkpoint": path} if when == "by make_private" else {}))
+            others = [_with_rates(again) for _ in range(2)]
+            if when != "before":
+                again[0].load_checkpoint(path=path)
+            for scheduler in others:
+                again[0].run.keep(scheduler)
+            if when == "before":
+                again[0].load_checkpoint(path=path)
+            assert [each.last_epoch for each in others] == [1, 0], when
+            _by_epoch(again, others[:1], 2)
+            assert torch.equal(weights(again[1]), weights(made[1])), when
+            error = must_raise(BadInput, partial(again[0].run.keep, _with_rates(again)))
+            assert "after a step" in str(error)
+
+
+@check
+def check_a_kept_scheduler_outlives_what_is_set_later() -> None:
+    """A setting before the first batch makes the run anew: it keeps what was kept."""
+    with file() as path:
+        made = engine_of(noise_multiplier=1.0)
+        scheduler = _with_rates(made)
+        made[0].run.keep(scheduler)
+        made[2].noise_multiplier = 2.0
+        _by_epoch(made, [scheduler], 1)
+        made[0].save_checkpoint(path=path)
+        assert made[0].run.kept == {"scheduler 0": scheduler}
+        made[0].run.close()
+        again = engine_of(noise_multiplier=2.0, checkpoint=path)
+        made[0].run.close()
+        again[0].run.keep(other := _with_rates(again))
+        assert other.last_epoch == 1
+
+
+@check
+def check_a_run_with_a_file_is_kept_in_it() -> None:
+    """From its first step on, by itself; once the script saves, what is loaded is what it saved."""
+    for saves, ends in ((False, False), (False, True), (True, True)):
+        with file() as path:
+            made = engine_of(checkpoint=path, streams=pv.Streams.new(0))
+            assert not path.exists()
+            take(made, 5)
+            assert path.exists()
+            if saves:
+                made[0].save_checkpoint(path=path, checkpoint_dict={"at": 5})
+            take(made, 3)
+            if ends:
+                trained(made, epochs=1)
+            made[0].close()
+            again = engine_of(checkpoint=path)
+            assert again[0].run.steps_done == (5 if saves else 12 if ends else 1)
+            assert again[0].load_checkpoint(path=path) == ({"at": 5} if saves else {})
+            take(again, 12 - again[0].run.steps_done)
+            straight = engine_of(streams=pv.Streams.new(0))
+            take(straight, 12)
+            assert torch.equal(weights(again[1]), weights(straight[1]))
+            assert pv.verify(again[0].publish(path.parent / "out")).ok
+            assert not path.exists()
+
+
+@check
+def check_a_loss_that_cannot_be_saved_is_refused_before_a_step() -> None:
+    """Where the run is to be kept in a file."""
+
+    def unnamed(output: Tensor, y: Tensor) -> Tensor:
+        if has_torch_function((output, y)):
+            return handle_torch_function(unnamed, (output, y), output, y)
+        return F.cross_entropy(output, y, reduction="none")
+
+    with file() as path:
+        made = engine_of(checkpoint=path)
+        error = must_raise(BadInput, lambda: take(made, 1, lambda m, x, y: unnamed(m(x), y).mean()))
+        assert "the loss can't be saved" in str(error)
+        assert not made[0].run.ledger.event.events
+        assert not path.exists()

@@ -6,6 +6,7 @@ from privlearn.core import sampling
 from privlearn.core.clipping import gradients
 from privlearn.core.mechanisms import release
 from privlearn.opacus import privacy_engine, recorded, script_loss, script_run
+from privlearn.runs import optimizers
 from privlearn.training import base_run
 from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
@@ -51,6 +52,13 @@ MUTANTS = [
         'positive("max_grad_norm", norms.pop())',
         '10 * positive("max_grad_norm", norms.pop())',
         MEAN,
+    ),
+    Mutant(
+        "the optimizer that was given steps beside the run",
+        optimizers.Descent.refuse_foreign_gradients,
+        "if self.refusal:",
+        "if False:",
+        "check_the_optimizer_that_was_given_takes_no_step",
     ),
     Mutant(
         "empty batches are skipped",
@@ -141,7 +149,7 @@ MUTANTS = [
     Mutant(
         "writing into other tensors is not seen",
         recorded.computed,
-        'if not isinstance(args[0], Recorded) or "out" in kwargs:',
+        "if not isinstance(args[0], Recorded) or writes_out:",
         "if False:",
         NUMBERS,
     ),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from privlearn.opacus import saved_loss, script_checkpoint, script_run
-from privlearn.runs import session
+from privlearn.opacus import privacy_engine, saved_loss, script_checkpoint, script_run
+from privlearn.runs import saved_parts, session
 from privlearn.training import base_run
 from tests.support.mutant import Mutant, suite_of
 
 ENDS = "check_a_saved_run_ends_where_it_would_have_ended"
 ONCE = "check_the_steps_of_a_saved_run_are_taken_once"
 ALONE = "check_a_saved_run_is_in_one_file_and_in_one_process"
+KEPT = "check_a_kept_scheduler_goes_on_with_a_saved_run"
+BY_ITSELF = "check_a_run_with_a_file_is_kept_in_it"
 UNDER_WAY = "check_a_step_under_way_is_not_saved"
 
 MUTANTS = [
@@ -51,7 +53,7 @@ MUTANTS = [
     Mutant(
         "a run is saved in two files",
         script_run.ScriptRun.save,
-        "if file.path != Path(path):",
+        "if file.path != path:",
         "if False:",
         ALONE,
     ),
@@ -72,16 +74,72 @@ MUTANTS = [
     Mutant(
         "the loss may be another one when a run goes on",
         script_run.ScriptRun.go_on,
-        "self._loss, self._file = file.loss, file",
-        "self._file = file",
+        "self._loss, self._file, self._goes_on = file.loss, file, True",
+        "self._file, self._goes_on = file, True",
         ONCE,
     ),
     Mutant(
         "the end of a run replaces what was saved",
         script_checkpoint.ScriptCheckpoint.write,
-        "if not self.due:",
+        "if not (self.asked or self.by_itself):",
         "if False:",
         ENDS,
+    ),
+    Mutant(
+        "what a script kept is lost when the run is made anew",
+        privacy_engine.PrivacyEngine._make,
+        "            run.keep(**before.kept)\n",
+        "",
+        "check_a_kept_scheduler_outlives_what_is_set_later",
+    ),
+    Mutant(
+        "what is kept late begins anew",
+        base_run.BaseRun.keep,
+        "if self.session.restored:",
+        "if False:",
+        KEPT,
+    ),
+    Mutant(
+        "what is kept late leaves its rates",
+        saved_parts.restore_late,
+        'else {"optimizer"} & session.parts.keys()',
+        "else set()",
+        KEPT,
+    ),
+    Mutant(
+        "a second scheduler takes the place of the first",
+        base_run.BaseRun.keep,
+        "start=first",
+        "start=0",
+        KEPT,
+    ),
+    Mutant(
+        "an old state replaces that of later steps",
+        saved_parts.restore_late,
+        "if stepped:",
+        "if False:",
+        KEPT,
+    ),
+    Mutant(
+        "a run is kept in no file",
+        script_run.ScriptRun.step,
+        "if kept_in is not None:\n        self._write",
+        "if False:\n        self._write",
+        BY_ITSELF,
+    ),
+    Mutant(
+        "the run writes over what the script saved",
+        script_run.ScriptRun.save,
+        "values, False",
+        "values, file.by_itself",
+        BY_ITSELF,
+    ),
+    Mutant(
+        "a step is taken that no file can hold",
+        script_run.ScriptRun.step,
+        "flattened_loss(loss, {})",
+        "pass",
+        "check_a_loss_that_cannot_be_saved_is_refused_before_a_step",
     ),
     Mutant(
         "how many are computed at once is not saved",

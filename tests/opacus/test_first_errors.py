@@ -5,13 +5,14 @@ ends it.
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -25,6 +26,7 @@ from privlearn.opacus import (
     ModuleValidator,
     PrivacyEngine,
 )
+from privlearn.opacus.strange_attributes import RETURNED, GradientToCome
 from tests.opacus.checks import (
     X,
     Y,
@@ -78,6 +80,69 @@ def trained_without_clearing() -> None:
     for x, y in batches:
         mean(model, x, y).backward()
         optimizer.step()
+
+
+def stepped_twice() -> None:
+    _, _, optimizer, _ = step_on(mean)
+    optimizer.step()
+
+
+def by_earlier_names(*names: str) -> None:
+    """A step of a script that uses what it had before."""
+    model, rows = network(), loader()
+    optimizer = sgd(model)
+    objects = {"model": model, "optimizer": optimizer, "loader": rows}
+    returned = private(model, optimizer=optimizer, data_loader=rows)[1:]
+    for name, each in zip(objects, returned, strict=True):
+        objects[name] = objects[name] if name in names else each
+    for x, y in objects["loader"]:  # type: ignore[attr-defined]
+        mean(objects["model"], x, y).backward()
+        objects["optimizer"].step()  # type: ignore[attr-defined]
+
+
+def read_before_the_step(read: Callable[[Any], Any]) -> None:
+    made = private()
+    mean(*handed(made)).backward()
+    read(made[1])
+
+
+def mixup(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    order = torch.randperm(len(x))
+    output = model(0.3 * x + 0.7 * x[order])
+    return 0.3 * F.cross_entropy(output, y) + 0.7 * F.cross_entropy(output, y[order])
+
+
+def penalised(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    return mean(model, x, y) + 0.1 * sum(each.square().sum() for each in model.parameters())
+
+
+def of_replaced_norms() -> None:
+    model = batch_norm()
+    optimizer = sgd(model)
+    private(ModuleValidator.fix(model), optimizer=optimizer)
+
+
+def on_earlier_weights() -> None:
+    made = private()
+    trained(made, epochs=1)
+    best = copy.deepcopy(made[1].state_dict())
+    trained(made, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        made[1].load_state_dict(best)
+        made[0].publish("x")
+
+
+def accumulated() -> None:
+    _, model, _, batches = private(poisson_sampling=False)
+    for x, y in batches:
+        mean(model, x, y).backward()
+
+
+def after_its_end() -> None:
+    made = step_on(mean)
+    made[0].close()
+    trained(made)
 
 
 def on_test_rows() -> None:
@@ -198,6 +263,31 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "more epochs": (lambda: trained(private(), epochs=3), "epochs= as there are passes"),
     "two physical sizes": (at_another_size, "microbatch="),
+    "a second step": (stepped_twice, "Leave out the second step()"),
+    "the optimizer of before": (lambda: by_earlier_names("optimizer"), RETURNED),
+    "the model of before": (lambda: by_earlier_names("model"), RETURNED),
+    "the loader of before": (lambda: by_earlier_names("loader"), RETURNED),
+    "the model and loader of before": (lambda: by_earlier_names("model", "loader"), RETURNED),
+    "the model and optimizer of before": (lambda: by_earlier_names("model", "optimizer"), RETURNED),
+    "all of before": (lambda: by_earlier_names("model", "optimizer", "loader"), RETURNED),
+    "clip_grad_norm_": (
+        lambda: read_before_the_step(
+            lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        ),
+        "read p.grad after step(), before zero_grad()",
+    ),
+    "a norm before the step": (
+        lambda: read_before_the_step(lambda model: next(model.parameters()).grad.norm()),
+        "read p.grad after step(), before zero_grad()",
+    ),
+    "mixup": (lambda: step_on(mixup), "label_smoothing="),
+    "a norm that is added": (lambda: step_on(penalised), "weight_decay="),
+    "batch norm, fixed": (lambda: private(batch_norm()), "model = ModuleValidator.fix(model)"),
+    "fixed after the optimizer": (of_replaced_norms, "from model.parameters(), after that"),
+    "an earlier epoch's weights": (on_earlier_weights, "break there, and publish"),
+    "several backward": (accumulated, "K times the batch_size"),
+    "batches after the end": (after_its_end, "another PrivacyEngine"),
+    "a stream": (lambda: step_on(mean)[0].save_checkpoint(path=io.BytesIO()), "path of a file"),
     "an argument that is none": (lambda: private(alphas=[1.0]), "alphas"),
 }
 
@@ -211,6 +301,91 @@ def test_it_is_refused_with_what_to_do(name: str) -> None:
     assert advice in message
     assert len(message) <= 420
     assert message.count(". ") <= 2
+
+
+def verified(made: tuple[Any, ...], out: Any) -> bool:
+    return pv.verify(made[0].publish(out)).ok
+
+
+def test_a_norm_of_the_released_gradient_can_be_read(tmp_path: Any) -> None:
+    """After the step it is there; a stand-in is not, wherever the script was."""
+    made = private()
+    for x, y in made[3]:
+        made[2].zero_grad()
+        mean(made[1], x, y).backward()
+        assert all(isinstance(each.grad, GradientToCome) for each in made[1].parameters())
+        made[2].step()
+        assert nn.utils.get_total_norm([each.grad for each in made[1].parameters()]) > 0
+    made[0].run.optimizer.zero_grad()
+    trained(made, epochs=1)
+    assert verified(made, tmp_path / "model")
+
+
+def test_a_gradient_that_stands_in_is_taken_away() -> None:
+    made = private()
+    with BatchMemoryManager(
+        data_loader=made[3], max_physical_batch_size=4, optimizer=made[2]
+    ) as parts:
+        for x, y in parts:
+            mean(made[1], x, y).backward()
+            made[2].step()
+            assert not any(isinstance(each.grad, GradientToCome) for each in made[1].parameters())
+            made[2].zero_grad()
+    x, y = next(iter(made[3]))
+    mean(made[1], x, y).backward()
+    made[1].zero_grad()
+    assert all(each.grad is None for each in made[1].parameters())
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_run_that_is_left_at_its_best_is_published(average: bool, tmp_path: Any) -> None:
+    made = private(**({"average": 0.5} if average else {}))
+    trained(made, epochs=2 if average else 1)
+    assert verified(made, tmp_path / "model")
+
+
+def test_a_larger_batch_in_physical_ones_adds_up_gradients(tmp_path: Any) -> None:
+    """What the message for several `backward()` advises: a step for two batches of 15."""
+    made = private(data_loader=loader(batch_size=30), poisson_sampling=False)
+    with BatchMemoryManager(
+        data_loader=made[3], max_physical_batch_size=15, optimizer=made[2]
+    ) as parts:
+        for x, y in parts:
+            mean(made[1], x, y).backward()
+            made[2].step()
+            made[2].zero_grad()
+    assert made[0].run.steps_done == 2
+    assert verified(made, tmp_path / "model")
+
+
+def test_a_fixed_module_and_weight_decay_train(tmp_path: Any) -> None:
+    model = ModuleValidator.fix(batch_norm())
+    made = private(model, optimizer=sgd(model, weight_decay=0.1))
+    trained(made)
+    assert verified(made, tmp_path / "model")
+
+
+def test_an_engine_ends_its_run_with_a_block() -> None:
+    ledger = pv.Ledger(pv.Budget(epsilon=3.001, delta=1e-5))
+    with PrivacyEngine() as engine:
+        engine.close()
+    with private(ledger=ledger)[0] as engine:
+        pass
+    made = private(ledger=ledger)
+    with made[0]:
+        trained(made, epochs=1)
+    with pytest.raises(BadInput, match="another PrivacyEngine"):
+        next(iter(made[3]))
+    assert ledger.event.events
+
+
+def test_what_torch_gives_with_an_empty_out_is_recorded() -> None:
+    """`normalize` and the like pass `out=None` on."""
+
+    def angle(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(5 * F.normalize(model(x), dim=1), y)
+
+    assert trained(private(), angle).isfinite().all()
 
 
 def test_opacuss_own_objects_meet_a_message() -> None:

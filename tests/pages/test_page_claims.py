@@ -20,7 +20,7 @@ from privlearn.cli import main
 from privlearn.core.accounting import events, mechanisms, pld, rdp, trees
 from privlearn.core.accounting.accountant import guarantees
 from privlearn.core.accounting.events import Repeated
-from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency, times
 from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.core.sampling import TruncatedPoisson
 from privlearn.errors import UnsupportedEvent
@@ -202,10 +202,11 @@ def test_what_the_three_ways_to_draw_batches_cost() -> None:
 
 def test_what_an_epsilon_means_for_attackers() -> None:
     """The table by which readers choose an epsilon is that of the default plan."""
-    success, detected = table("docs/concepts.md", "| epsilon | 0.5 | 1 |")
-    for epsilon, right, found in zip(
-        ("0.5", "1", "3", "8"), success[1:], detected[1:], strict=True
+    factors, success, detected = table("docs/concepts.md", "| epsilon | 0.5 | 1 |")
+    for epsilon, factor, right, found in zip(
+        ("0.5", "1", "3", "8"), factors[1:], success[1:], detected[1:], strict=True
     ):
+        assert times(float(epsilon)) == f"about {factor} times"
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert main(["budget", "--examples", "60000", "--epsilon", epsilon, "--json"]) == 0
         attack = json.loads(printed.getvalue())["attack"]

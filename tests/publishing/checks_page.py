@@ -22,13 +22,14 @@ from torch import nn
 
 import privlearn as pv
 from privlearn._checks import printable
+from privlearn._texts import for_markdown
 from privlearn.core.accounting import rdp
 from privlearn.core.accounting.events import compose, walk
-from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, times
 from privlearn.core.accounting.mechanisms import ZCDP, Gaussian, Laplace, PoissonSampled
 from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.models import networks
-from privlearn.publishing import folder, page, publish
+from privlearn.publishing import card, folder, page, publish
 from privlearn.publishing.accuracy import interval, of_one_answer
 from privlearn.publishing.costs import costs
 from privlearn.publishing.verify import Verification, verify_contents
@@ -444,3 +445,106 @@ def check_a_failed_check_is_said() -> None:
         assert "It did not agree." in text
         assert "It agreed with its certificate." not in text
         assert "the events &lt;b&gt;changed&lt;/b&gt;" in text
+
+
+SCHEMA = """target = "ill"
+missing = ["", "unknown"]
+[columns.age]
+kind = "number"
+low = 0
+high = 110.5
+missing = 50
+indicator = true
+[columns.seen]
+kind = "date"
+low = 2020-01-01
+high = 2020-12-31
+[columns."<b>ward|"]
+kind = "category"
+categories = ["north", "so|uth", "<i>"]
+[columns.ill]
+kind = "target"
+classes = ["no", "yes"]
+"""
+
+
+@check
+def check_a_card_lists_the_columns_of_its_table() -> None:
+    """Of a model that was made from a table both cards name each column, its kind and what was
+    declared of it; what others wrote in a schema stays text.
+    """
+    with workplace() as place:
+        rows = [
+            f"{20 + number},2020-02-03,north,{'yes' * (number % 2) or 'no'}\n"
+            for number in range(40)
+        ]
+        (place / "people.csv").write_text(f"age,seen,<b>ward|,ill\n{''.join(rows)}")
+        (place / "people.toml").write_text(SCHEMA)
+        data = pv.load(place / "people.csv", schema=place / "people.toml")
+        trained = pv.train(data, epsilon=1.0, delta=1e-4, epochs=1, streams=pv.Streams.new(1))
+        out = pv.publish(trained, place / "model")
+        assert pv.verify(out).ok
+        text, read = (out / "README.md").read_text(), Reader(page_of(out))
+    number = (
+        "number, from 0 to 110.5; a missing value counts as 50; that a value is missing is a "
+        "feature of its own"
+    )
+    declared = {
+        "age": number,
+        "seen": "date, from 2020-01-01 to 2020-12-31",
+        "<b>ward|": "category; one of north, so|uth, <i>",
+        "ill": "to predict; one of no, yes",
+    }
+    for name, words in declared.items():
+        assert name in read.said("th")
+        assert words in read.said("td")
+        assert f"| {for_markdown(name)} | {for_markdown(words)} |" in text
+    assert "A missing value is written as an empty cell, “unknown”." in text
+    assert "A missing value is written as an empty cell, “unknown”." in " ".join(read.said("p"))
+    assert not any("Columns used" in other for other in pages().values())
+
+
+@check
+def check_cards_say_what_epsilon_comes_to() -> None:
+    """Beside e^epsilon stands about what it is, within a twentieth of what it is above 1; and odds
+    that follow the kind of neighbour.
+    """
+    for epsilon in (1e-4, 0.02, 0.099, 0.3, 1.0, 1.5, 3.0, 8.0, 20.0):
+        figure = float(times(epsilon).split()[1].replace(",", ""))
+        np.testing.assert_allclose(
+            figure - 1, np.expm1(epsilon), rtol=0.05 if epsilon < 0.1 else 0.2
+        )
+        np.testing.assert_allclose(figure, np.exp(epsilon), rtol=0.05)
+    assert times(1.0) == "about 2.7 times"
+    assert times(50.0) == "about 10^22 times"
+    words = {
+        kind: card.odds(Guarantee(1.0, 1e-5, kind, "pld"))
+        + card.why_neighbours(Guarantee(1.0, 1e-5, kind, "pld"))
+        for kind in Adjacency
+    }
+    for kind, text in words.items():
+        assert "a factor e^1, about 2.7 times: odds of 1 to 1 become at most about 2.7 to 1" in text
+        assert "with a probability of at most 1e-05" in text
+        # two values of a row differ by e^(2 epsilon) unless replacing is what was priced
+        values = "between any two values of one example's data" in text
+        assert values == (kind is Adjacency.REPLACE_ONE)
+        assert ("is protected, too" in text) == (kind is Adjacency.ADD_REMOVE)
+    assert len(set(words.values())) == 3
+    with workplace() as place:
+        out = published(place, "model")
+        shown = [(out / name).read_text() for name in ("README.md", "card.html")]
+        claim = pv.verify(out)
+    for text in shown:
+        assert times(claim.epsilon) in text
+        assert "do not compare them or add them up" in text
+
+
+@check
+def check_lists_and_tables_are_printed_whole() -> None:
+    """On paper no list, table or picture is split between two pages where one can hold it."""
+    style = resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8")
+    print_rules = style[style.index("@media print") :]
+    (whole,) = re.findall(r"([^{}]*)\{ break-inside: avoid; \}", print_rules)
+    kept = {name.strip() for name in whole.split(",")}
+    assert {"table", "ul", "figure", "pre", ".pair", ".figures", ".questions > div"} <= kept
+    assert "thead { display: table-header-group;" in print_rules

@@ -105,6 +105,8 @@ def check_facts_have_a_closed_shape() -> None:
         ("chosen", [{"indices": [0], "rows": ROWS}]),
         ("transcript", {"commitment": "x", "challenge": "", "digest": "y"}),
         ("left_early", False),
+        ("weights_of_step", "x"),
+        ("weights_of_step", 10**6),
         ("average", 7.0),
         ("public_start", {"rows": ROWS}),
         ("task", 3),

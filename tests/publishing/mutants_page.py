@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from privlearn import _texts
-from privlearn.publishing import accuracy, charts, costs, folder, page, publish, questions, verify
+from privlearn.core.accounting import guarantee
+from privlearn.publishing import (
+    accuracy,
+    card,
+    charts,
+    columns,
+    costs,
+    folder,
+    page,
+    publish,
+    questions,
+    verify,
+)
 from tests.publishing.checks_page import pages
 from tests.support.mutant import Mutant, suite_of
 
@@ -12,6 +24,8 @@ BEFORE = "check_folders_from_before_the_page_verify"
 TEST_ROWS = "check_a_page_tells_what_protects_the_test_rows"
 INTERVALS = "check_intervals_of_accuracies"
 SHARES = "check_shares_of_costs"
+COLUMNS = "check_a_card_lists_the_columns_of_its_table"
+ODDS = "check_cards_say_what_epsilon_comes_to"
 
 MUTANTS = [
     Mutant("names are not escaped", page.text, "for_html(given)", "str(given)", STRANGERS),
@@ -106,6 +120,38 @@ MUTANTS = [
         "float(curve[best] / total[best])",
         "1 / len(curves)",
         SHARES,
+    ),
+    Mutant(
+        "cards know nothing of the table", publish.publish, 'config.get("table")', "None", COLUMNS
+    ),
+    Mutant(
+        "bounds the wrong way round",
+        columns._describe,
+        'in ("low", "high")',
+        'in ("high", "low")',
+        COLUMNS,
+    ),
+    Mutant(
+        "what stands for a missing value is left out",
+        columns._describe,
+        'if "missing" in column:',
+        "if False:",
+        COLUMNS,
+    ),
+    Mutant(
+        "names of columns are markup on the card",
+        card._describe_columns,
+        "_row(name, text)",
+        'f"| {name} | {text} |"',
+        COLUMNS,
+    ),
+    Mutant("a power of two", guarantee.times, "math.expm1(epsilon)", "2**epsilon - 1", ODDS),
+    Mutant(
+        "values of a row as odds where rows come and go",
+        card.odds,
+        "guarantee.adjacency is Adjacency.REPLACE_ONE",
+        "guarantee.adjacency is not Adjacency.ADD_REMOVE",
+        ODDS,
     ),
 ]
 

@@ -235,7 +235,7 @@ MUTANTS = [
     Mutant(
         "a table may be its own test data",
         dataset.are_training_rows,
-        "copies == 1 and np.array_equal(_array(rows), _array(training))",
+        "copies == 1 and _are_equal(_array(rows), _array(training))",
         "False",
         ALIVE,
     ),

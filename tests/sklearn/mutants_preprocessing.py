@@ -4,6 +4,7 @@ check.
 
 from __future__ import annotations
 
+from privlearn.data import cells
 from privlearn.sklearn import estimator, preprocessing, table_encoder
 from tests.support.mutant import Mutant, suite_of
 
@@ -121,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "an encoder fills gaps by what it saw",
-        table_encoder._cell,
+        cells._known,
         "        return None\n    if",
         "        return 30.0\n    if",
         FEATURES,

@@ -217,11 +217,10 @@ def lora(model: Any, **changes: Any) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(**given))
 
 
-def arguments(folder: Any, **changes: Any) -> Any:
-    """Arguments of the trainer: 5 steps an epoch for 40 rows, nothing printed."""
-    from transformers import TrainingArguments
-
-    given = {
+def settings(folder: Any) -> dict[str, Any]:
+    """Settings of the trainer: 5 steps an epoch for 40 rows, nothing printed."""
+    return {
+        "output_dir": str(folder),
         "per_device_train_batch_size": 8,
         "num_train_epochs": 2,
         "learning_rate": 0.01,
@@ -232,4 +231,10 @@ def arguments(folder: Any, **changes: Any) -> Any:
         "use_cpu": True,
         "dataloader_pin_memory": False,
     }
-    return TrainingArguments(output_dir=str(folder), **{**given, **changes})
+
+
+def arguments(folder: Any, **changes: Any) -> Any:
+    """The same as `TrainingArguments`, with changes."""
+    from transformers import TrainingArguments
+
+    return TrainingArguments(**{**settings(folder), **changes})

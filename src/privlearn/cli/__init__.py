@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,8 +15,9 @@ from privlearn.cli.option import Option
 from privlearn.cli.options import options_of
 from privlearn.cli.outlets import forget_reader, perhaps_unread, require_outlets
 from privlearn.cli.request import parse
-from privlearn.errors import PrivlearnError
+from privlearn.errors import DataWarning, PrivacyWarning, PrivlearnError
 
+_usual_format = warnings.formatwarning
 #: Where a command is, if not in `run` of the module of its name.
 _ELSEWHERE = {
     "key": ("verify", "make_key"),
@@ -34,10 +36,27 @@ _INTERRUPTED = {
 }
 
 
+def _as_a_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """What a warning is printed as: those of privlearn without the line of code that they arose
+    in.
+    """
+    if issubclass(category, PrivacyWarning | DataWarning):
+        return f"warning: {printable(str(message))}\n"
+    return _usual_format(message, category, filename, lineno, line)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 fine, 1 a check failed, 2 bad input."""
     request = None
     require_outlets()
+    if argv is None:  # a process of its own
+        warnings.formatwarning = _as_a_line
     try:
         request = parse(list(sys.argv[1:] if argv is None else argv))
         # Only when it runs: most commands import torch.

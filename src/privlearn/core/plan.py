@@ -558,6 +558,10 @@ class Plan(AbstractPlan):
         fits = 0 <= taken <= most if facts.get("left_early") is True else taken == most
         if steps == self.sampling.steps(10**9) and not fits:  # it does not depend on the rows
             problems.append(f"{str(taken)[:40]} steps are stated, and {epochs} epochs have {most}")
+        if not 0 <= facts.get("weights_of_step", 0) <= taken or {"average", "weights_of_step"} <= (
+            facts.keys()
+        ):
+            problems.append("weights_of_step is no step that was taken, or the weights are a mean")
         if (self.temperature is not None and facts.get("left_early") is not True) != (
             "fitted_temperature" in facts
         ):

@@ -77,6 +77,7 @@ class GradientFacts(RunFacts, total=False):
     steps: Count
     epochs: Count
     left_early: Literal[True]
+    weights_of_step: Count
     transcript: TranscriptFacts
     processes: Annotated[int, Within(1, 1e6)]
     optimizer: Open

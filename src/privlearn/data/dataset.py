@@ -45,7 +45,8 @@ class Dataset:
     """Rows to learn from, and declared public facts about them.
 
     Attributes:
-        x: inputs, one row for each example.
+        x: inputs, one row for each example. A sparse matrix of scipy, or a sparse tensor, stays
+            sparse (`SparseMatrix`): DP-SGD makes those rows dense that it computes with.
         y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of
             them for segmentation. None: there are inputs alone, such as public ones that teachers
             are asked about.
@@ -94,6 +95,14 @@ class Dataset:
     grid: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("x", "y", "x_test", "y_test"):
+            values = getattr(self, name)
+            if values is not None and not isinstance(values, np.ndarray):
+                # of values in other forms; arrays need none of it
+                from privlearn.data.target_forms import as_array
+
+                values = as_array(values, f"the data in {name} of {self.name}", rows=name[0] == "x")
+                object.__setattr__(self, name, values)
         for name in ("labels", "feature_names"):
             require_fit(name, getattr(self, name), Iterable[str])
         if self.target_bounds is not None:
@@ -138,6 +147,12 @@ class Dataset:
         parts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         return f"Dataset({self.name!r}: {parts}, classes={self.classes})"
 
+    @classmethod
+    def _say_instead(cls, name: str, rows: Any) -> str:
+        from privlearn.data.torch_rows import declaration_of  # for what is refused
+
+        return declaration_of(name, rows)
+
     @property
     def examples(self) -> int:
         """The number of examples: of persons where there are `groups`, else of rows."""
@@ -170,16 +185,45 @@ class Dataset:
                 f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected "
                 "one row for each example"
             )
-        if len(x) != len(y):
+        if x.shape[0] != len(y):
             raise BadInput(
-                f"there are {len(x)} inputs and {len(y)} targets: expected one target for each "
+                f"there are {x.shape[0]} inputs and {len(y)} targets: expected one target for each "
                 "input"
             )
         return cls(x, y)
 
+    def with_plain_targets(self) -> Dataset:
+        """Itself, with targets in the one form of what was declared: classes as whole numbers,
+        whatever their type was, and one target for each row in shape (rows,).
+
+        A look at all targets for the data's curator, before anything is spent.
+
+        Raises:
+            BadInput: targets that are none of what was declared, or not one for each row.
+        """
+        if self.classes is None and self.target_bounds is None:
+            return self
+        if self.y is None and not self.public:
+            as_tensor(None, f"the data in y of {self.name}")
+        from privlearn.data.target_forms import class_numbers, target_numbers
+
+        form = class_numbers if self.classes is not None else target_numbers
+        plain = {}
+        for name in ("y", "y_test"):
+            rows = self.x if name == "y" else self.x_test
+            if (targets := getattr(self, name)) is not None and rows is not None:
+                plain[name] = form(targets, f"the data in {name} of {self.name}")
+                if len(plain[name]) != len(rows):
+                    raise BadInput(
+                        f"{self.name} has {len(rows)} rows and {len(plain[name])} targets "
+                        f"in {name}: expected one target for each row"
+                    )
+        changed = any(plain[name] is not getattr(self, name) for name in plain)
+        return replace(self, **plain) if changed else self
+
     def checked(self) -> Dataset:
-        """Return itself if the data can be used: a check for the curator, before planning, outside
-        any guarantee.
+        """Return the data, with plain targets, if they can be used: a check for the curator, before
+        planning, outside any guarantee.
 
         Raises:
             BadInput: no rows, rows that do not match, values that are no finite numbers, test rows
@@ -204,8 +248,12 @@ class Dataset:
                     f"{len(self.x_test)} rows of shape {shapes[1]} and y_test {targets}: expected "
                     "rows of one shape, and a target for each"
                 )
+        if (plain := self.with_plain_targets()) is not self:
+            return plain.checked()
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
-            if values is not None:
+            if _is_sparse(values):
+                _require_finite_stored(self.name, part, values)
+            elif values is not None:
                 require_finite(self.name, part, np.asarray(values))
         self.require_apart()
         if self.groups is not None:
@@ -270,7 +318,21 @@ class Dataset:
         scale: float32.
         """
         x = as_tensor(self.x, f"the data in x of {self.name}", whole_is_float=self.low is not None)
-        return x, as_tensor(self.y, f"the data in y of {self.name}")
+        return x, self.target_tensor()
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the rows are those of a sparse matrix (`SparseMatrix`)."""
+        return _is_sparse(self.x)
+
+    def target_tensor(self) -> Tensor:
+        """Targets as a tensor."""
+        what, y = f"the data in y of {self.name}", self.y
+        if getattr(getattr(y, "dtype", None), "kind", "") == "O":
+            from privlearn.data.target_forms import without_objects
+
+            y = without_objects(y, what)
+        return as_tensor(y, what)
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets as tensors."""
@@ -300,13 +362,24 @@ def require_finite(name: str, part: str, values: NDArray[Any]) -> None:
     for start in range(0, len(values) if values.dtype.kind == "f" else 0, _AT_ONCE):
         finite = np.isfinite(values[start : start + _AT_ONCE])
         if not finite.all():
-            bad = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
-            raise BadInput(
-                f"{part} of {name} has a value that is not finite (NaN or infinity), first in row "
-                f"{bad}: fill or drop such rows by a rule that does not look at the other rows, "
-                "and give the file again",
-                row=bad,
+            raise _not_finite(
+                name, part, start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
             )
+
+
+def _require_finite_stored(name: str, part: str, rows: Any) -> None:
+    finite = np.isfinite(rows.stored)
+    if not finite.all():
+        raise _not_finite(name, part, rows.row_of(int(np.argmin(finite))))
+
+
+def _not_finite(name: str, part: str, row: int) -> BadInput:
+    return BadInput(
+        f"{part} of {name} has a value that is not finite (NaN or infinity), first in row "
+        f"{row}: fill or drop such rows by a rule that does not look at the other rows, "
+        "and give the file again",
+        row=row,
+    )
 
 
 def require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
@@ -418,12 +491,11 @@ def overlap(rows: Any, training: Any) -> tuple[float, float]:
         return 0.0, 0.0
     if first.dtype.kind not in "fiub" or second.dtype.kind not in "fiub":
         return 0.0, 0.0
-    kind = first.dtype if first.dtype == second.dtype else np.dtype(np.float64)
-    some = (
-        second
-        if len(second) <= _ASKED
-        else second[np.linspace(0, len(second) - 1, _ASKED).astype(np.int64)]
-    )
+    kind = _common_kind(first, second)
+    some = second
+    if len(second) > _ASKED:
+        places = np.linspace(0, len(second) - 1, _ASKED).astype(np.int64)
+        some = second.at(places) if _is_sparse(second) else second[places]
     tested, asked = list(_hashes(first, kind)), list(_hashes(some, kind))
     watched = {*tested, *asked}
     seen = Counter(value for value in _hashes(second, kind) if value in watched)
@@ -437,7 +509,7 @@ def are_training_rows(rows: Any, training: Any) -> bool:
     what twins explain.
     """
     copies, twins = overlap(rows, training)
-    return copies - twins > 0.5 or (copies == 1 and np.array_equal(_array(rows), _array(training)))
+    return copies - twins > 0.5 or (copies == 1 and _are_equal(_array(rows), _array(training)))
 
 
 def require_others(rows: Any, training: Any, what: str) -> None:
@@ -456,15 +528,42 @@ def require_others(rows: Any, training: Any, what: str) -> None:
         )
 
 
-def _array(values: Any) -> NDArray[Any]:
+def _is_sparse(values: Any) -> bool:
+    return hasattr(values, "stored")
+
+
+def _common_kind(rows: Any, training: Any) -> np.dtype[Any]:
+    """The type in which rows are compared: that of sparse ones, where there are some."""
+    for values in (rows, training):
+        if _is_sparse(values):
+            return np.dtype(np.float32)
+    kind: np.dtype[Any] = np.dtype(rows.dtype if rows.dtype == training.dtype else np.float64)
+    return kind
+
+
+def _are_equal(rows: Any, training: Any) -> bool:
+    if _is_sparse(rows) or _is_sparse(training):
+        kind = _common_kind(rows, training)
+        return len(rows) == len(training) and [*_hashes(rows, kind)] == [*_hashes(training, kind)]
+    return np.array_equal(rows, training)
+
+
+def _array(values: Any) -> Any:
+    if _is_sparse(values):
+        return values
     if not hasattr(values, "detach"):
         return np.asarray(values)
     values = values.detach().cpu()  # a tensor; bfloat16 is nothing that numpy has
     return np.asarray((values.float() if values.dtype.itemsize == 2 else values).numpy())
 
 
-def _hashes(values: NDArray[Any], kind: np.dtype[Any]) -> Iterator[int]:
+def _hashes(values: Any, kind: np.dtype[Any]) -> Iterator[int]:
     """64 bits for each row."""
-    for start in range(0, len(values), _AT_ONCE):
-        for row in np.ascontiguousarray(values[start : start + _AT_ONCE], dtype=kind):
+    blocks = (
+        values.blocks()
+        if _is_sparse(values)
+        else (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+    )
+    for block in blocks:
+        for row in np.ascontiguousarray(block, dtype=kind):
             yield hash(row.tobytes())

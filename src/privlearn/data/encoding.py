@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import difflib
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.data import cells
+from privlearn.data.cells import Misfit
+from privlearn.data.faults import Faults
 from privlearn.data.schema import Category, Date, Number, Schema
-from privlearn.data.tables import Cell, Table
+from privlearn.data.tables import Table
 from privlearn.errors import BadInput, first_line
 
-#: Python's float() also takes "nan", "inf", "1_000" and digits of other scripts.
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+#: Columns, and texts of a column, that a remark names.
+_NAMED = 5
+#: The share of a column's cells beyond its bounds from which on it is spoken of.
+_MANY = 0.2
 
 
 def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
@@ -23,23 +29,90 @@ def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
     categories as 0 and 1.
 
     Raises:
-        BadInput: a column that is not there, or a cell that is no finite number where one is
-            expected, or is missing where the schema has no number for it.
+        BadInput: columns that are not there, or the first cell of a column that is no finite number
+            where one is expected, or is missing where the schema has no number for it. One error
+            tells of all columns.
     """
-    parts = []
+    features, faults = [], Faults()
     for column in schema.features:
-        cells = _column(table, column.name)
-        if isinstance(column, Category):
-            parts.append(_indicators(table, column, cells))
-        elif isinstance(column, Date):
-            parts.append(
-                _numbers(
-                    table, column.days, _days(table, column, cells, schema.missing), schema.missing
-                )
-            )
-        else:
-            parts.append(_numbers(table, column, cells, schema.missing))
-    return np.concatenate(parts, axis=1)
+        with faults.noted():
+            features.append(_features_of(table, column, schema))
+    faults.refuse()
+    return np.concatenate(features, axis=1)
+
+
+def _features_of(table: Table, column: Any, schema: Schema) -> NDArray[np.float32]:
+    array = _column(table, column.name)
+    if isinstance(column, Category):
+        places, _, misfit = cells.places_of(array, column.categories, column.match)
+        _refuse(table, column.name, misfit, schema)
+        features = np.zeros((len(places), len(column.categories)), dtype=np.float32)
+        rows = np.flatnonzero(places >= 0)
+        features[rows, places[rows]] = 1.0
+        return features
+    if isinstance(column, Date):
+        values, absent, misfit = cells.days(array, schema.missing, column.format)
+        _refuse(table, column.name, misfit, schema, column)
+        since = values - (column.low - date(1970, 1, 1)).days
+        return _clipped(table, column.days, since, absent, str(column.low))
+    values, absent, misfit = cells.numbers(array, schema.missing, _decimal(schema))
+    _refuse(table, column.name, misfit, schema)
+    return _clipped(table, column, values, absent, f"{column.low:g}")
+
+
+def _clipped(
+    table: Table, column: Number, values: Any, absent: NDArray[np.bool_], example: str
+) -> NDArray[np.float32]:
+    """Numbers within their bounds, with what stands for missing ones."""
+    if absent.any() and column.missing is None:
+        row = int(np.argmax(absent))
+        raise BadInput(
+            f"{table.place(row, column.name)} is missing: say in the schema, at this column, what "
+            f"stands for a missing value (for example missing = {example}), or fill it by a rule "
+            "that does not look at the other rows",
+            row=table.first + row,
+        )
+    values = np.where(absent, column.missing or 0.0, values)
+    # Clipped in double precision: in single precision a large number could become infinite first.
+    clipped = values.clip(column.low, column.high).astype(np.float32)[:, None]
+    indicators = absent.astype(np.float32)[:, None]
+    return np.concatenate([clipped, indicators], axis=1) if column.indicator else clipped
+
+
+def _decimal(schema: Schema) -> str:
+    return "." if schema.dialect is None else schema.dialect.decimal
+
+
+def _refuse(
+    table: Table,
+    name: str,
+    misfit: Misfit | None,
+    schema: Schema,
+    column: Date | None = None,
+) -> None:
+    """Raise `BadInput` for a cell that its column does not allow, if there is one."""
+    if misfit is None:
+        return
+    if misfit.problem == "ambiguous":
+        problem = (
+            "several declared names mean the same as it, and none is written so: store the column "
+            "as text, as the names are"
+        )
+    elif misfit.problem == "infinite":
+        problem = "expected a finite number"
+    else:
+        example = f"such as 3 or -2{_decimal(schema)}5e3"
+        if column is not None:
+            day = date(2020, 12, 31)
+            example = f"such as {day.strftime(column.format) if column.format else day}"
+        problem = (
+            f"expected a {'number' if column is None else 'date'} {example}, or one of the texts "
+            f"for a missing value, {listed(schema.missing) or 'none'}"
+        )
+    raise BadInput(
+        f"{table.place(misfit.row, name)} is {_short(misfit.cell)}: {problem}",
+        row=table.first + misfit.row,
+    )
 
 
 def encode_target(table: Table, schema: Schema) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -53,24 +126,34 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64] | NDArray[n
             number.
     """
     if schema.target_bounds is not None:
-        column = Number(schema.target, *schema.target_bounds)
-        return _numbers(table, column, _column(table, schema.target), schema.missing)[:, 0]
-    labels = np.stack([_labels(table, name, schema.classes) for name in schema.targets], axis=1)
+        values, absent, misfit = cells.numbers(
+            _column(table, schema.target), schema.missing, _decimal(schema)
+        )
+        _refuse(table, schema.target, misfit, schema)
+        if absent.any():
+            row = int(np.argmax(absent))
+            raise BadInput(
+                f"{table.place(row, schema.target)} is missing, and it is what is to be predicted: "
+                "leave out rows without it before the table is given, or predict another column",
+                row=table.first + row,
+            )
+        return values.clip(*schema.target_bounds).astype(np.float32)
+    labels = np.stack([_labels(table, name, schema) for name in schema.targets], axis=1)
     return labels if schema.labels else labels[:, 0]
 
 
-def _labels(table: Table, target: str, classes: tuple[str, ...]) -> NDArray[np.int64]:
-    numbers = {name: label for label, name in enumerate(classes)}
-    labels = np.empty(len(cells := _column(table, target)), dtype=np.int64)
-    for row, cell in enumerate(cells):
-        label = numbers.get(_text(table, row, target, cell))
-        if label is None:
-            raise BadInput(
-                f"{table.place(row, target)} is {_short(cell)}: expected one of the declared "
-                f"classes, {listed(classes)}",
-                row=table.first + row,
-            )
-        labels[row] = label
+def _labels(table: Table, target: str, schema: Schema) -> NDArray[np.int64]:
+    array = _column(table, target)
+    labels, _, misfit = cells.places_of(array, schema.classes)
+    _refuse(table, target, misfit, schema)
+    if (labels < 0).any():
+        row = int(np.argmax(labels < 0))
+        cell = cells.values_of(array[row : row + 1])[0]
+        raise BadInput(
+            f"{table.place(row, target)} is {_short(cell)}: expected one of the declared "
+            f"classes, {listed(schema.classes)}",
+            row=table.first + row,
+        )
     return labels
 
 
@@ -82,10 +165,7 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
     """
     if schema.person is None:
         return None
-    ids = [
-        _text(table, row, schema.person, cell)
-        for row, cell in enumerate(_column(table, schema.person))
-    ]
+    ids = cells.texts(_column(table, schema.person))
     for row, person in enumerate(ids):
         if person in ("", *schema.missing):
             raise BadInput(
@@ -96,23 +176,109 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
     return np.array(ids, dtype=np.str_)
 
 
-def without_categories(table: Table, schema: Schema) -> list[str]:
-    """Columns of categories where not one row has any: most likely they are spelt otherwise in the
-    file.
+@final
+class UnmatchedCells:
+    """The cells of a table that have none of their column's declared categories, or lie beyond its
+    bounds, counted over its chunks. Counts are private: they are for the data's curator.
     """
-    absent = []
-    for column in schema.features:
-        if isinstance(column, Category):
-            known = set(column.categories)
-            cells = table.columns[column.name]
-            if not any(
-                _text(table, row, column.name, cell) in known for row, cell in enumerate(cells)
-            ):
-                absent.append(column.name)
-    return absent
+
+    def __init__(self, schema: Schema) -> None:
+        self._columns = [part for part in schema.features if isinstance(part, Category)]
+        self._missing = {"", *schema.missing}
+        self._others = {column.name: Counter[str]() for column in self._columns}
+        self._absent = dict.fromkeys(self._others, 0)
+        self._ranges = [part for part in schema.features if not isinstance(part, Category)]
+        self._beyond = {column.name: 0 for column in self._ranges}
+        self._schema = schema
+        self._rows = 0
+
+    @classmethod
+    def of(cls, table: Table, schema: Schema) -> UnmatchedCells:
+        """Those of a table that is whole."""
+        cells_of_table = cls(schema)
+        cells_of_table.add(table)
+        return cells_of_table
+
+    def add(self, table: Table) -> None:
+        """Count those of a chunk, whose columns are those of the schema."""
+        for column in self._columns:
+            array = table.columns[column.name]
+            _, others, _ = cells.places_of(array, column.categories, column.match)
+            for text in self._missing & others.keys():
+                del others[text]
+            self._others[column.name] += others
+            self._absent[column.name] += array.null_count
+        for number in self._ranges:
+            self._beyond[number.name] += _count_beyond(table, number, self._schema)
+        self._rows += len(table)
+
+    def remarks(self) -> list[str]:
+        """How many there are, which, and what is declared that looks like them."""
+        remarks = []
+        for column in self._columns:
+            if others := self._others[column.name]:
+                remarks.append(_describe_others(column, others, self._rows))
+            absent = self._absent[column.name]
+            taken = [name for name in column.categories if cells.is_read_as_missing(name)]
+            if taken and absent:
+                remarks.append(
+                    f"{absent:,} of {self._rows:,} cells of column {column.name!r} are missing, "
+                    f"and its category {taken[0]!r} is what pandas reads as missing: read the "
+                    "table with keep_default_na=False, or give the file"
+                )
+        for name, count in self._beyond.items():
+            if count > _MANY * self._rows:
+                remarks.append(
+                    f"{count:,} of {self._rows:,} cells of column {name!r} are beyond its declared "
+                    "bounds, and count as the nearer bound: is it measured in another unit?"
+                )
+        return remarks
 
 
-def _column(table: Table, name: str) -> Sequence[Cell]:
+def _count_beyond(table: Table, column: Number | Date, schema: Schema) -> int:
+    """How many cells are numbers, or days, beyond the declared bounds."""
+    array = table.columns[column.name]
+    if isinstance(column, Date):
+        values, absent, _ = cells.days(array, schema.missing, column.format)
+        values = values - (column.low - date(1970, 1, 1)).days
+        low, high = 0.0, column.days.high
+    else:
+        values, absent, _ = cells.numbers(array, schema.missing, _decimal(schema))
+        low, high = column.low, column.high
+    return int(np.count_nonzero(~absent & ((values < low) | (values > high))))
+
+
+def _describe_others(column: Category, others: Counter[str], rows: int) -> str:
+    """The commonest texts that are no category, each with the declared one that looks like it."""
+    listed_texts, by_case = [], False
+    for text, count in others.most_common(_NAMED):
+        near = _nearest(text, column.categories)
+        by_case = by_case or (near is not None and cells.folded(near) == cells.folded(text))
+        like = "" if near is None else f", like {_short(near)}, which is declared"
+        listed_texts.append(f"{_short(text)} ({count:,}{like})")
+    more = f"; and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
+    advice = (
+        '. match = "casefold" at this column in the schema leaves capitals and spaces out'
+        if by_case
+        else ""
+    )
+    return (
+        f"{sum(others.values()):,} of {rows:,} cells of column {column.name!r} are none of its "
+        f"declared categories, and count as none: {'; '.join(listed_texts)}{more}{advice}"
+    )
+
+
+def _nearest(text: str, names: Sequence[str]) -> str | None:
+    """The declared name that a text is probably meant to be."""
+    for form in (cells.folded, cells.unaccented):
+        for name in names:
+            if form(name) == form(text):
+                return name
+    close = difflib.get_close_matches(text, names[:1000], n=1, cutoff=0.85)
+    return close[0] if close else None
+
+
+def _column(table: Table, name: str) -> Any:
     if name not in table.columns:
         raise BadInput(
             f"{table.name} has no column {name!r}, which its schema names: it has "
@@ -122,113 +288,15 @@ def _column(table: Table, name: str) -> Sequence[Cell]:
     return table.columns[name]
 
 
-def _numbers(
-    table: Table, column: Number, cells: Sequence[Cell], missing: tuple[str, ...]
-) -> NDArray[np.float32]:
-    values = np.empty((len(cells), 1), dtype=np.float64)
-    absent = np.zeros((len(cells), 1), dtype=np.float32)
-    if isinstance(cells, np.ndarray):  # numbers without gaps
-        values[:, 0] = cells
-    for row, cell in enumerate(() if isinstance(cells, np.ndarray) else cells):
-        text = cell.strip() if isinstance(cell, str) else cell
-        if text is None or text in missing:
-            if column.missing is None:
-                raise BadInput(
-                    f"{table.place(row, column.name)} is missing: say in the schema what stands "
-                    f"for a missing value (for example missing = {column.low:g} under "
-                    f"[columns.{column.name}]), or fill it by a rule that does not look at the "
-                    "other rows",
-                    row=table.first + row,
-                )
-            values[row], absent[row] = column.missing, 1.0
-            continue
-        if isinstance(text, bool) or (isinstance(text, str) and not _NUMBER.fullmatch(text)):
-            raise BadInput(
-                f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 "
-                f"or -2.5e3, or one of the texts for a missing value, {listed(missing) or 'none'}",
-                row=table.first + row,
-            )
-        values[row] = float(text)
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values[:, 0])))
-        raise BadInput(
-            f"{table.place(row, column.name)} is {_short(cells[row])}: expected a finite number",
-            row=table.first + row,
-        )
-    # Clipped in double precision: in single precision a large number could become infinite first.
-    clipped = values.clip(column.low, column.high).astype(np.float32)
-    return np.concatenate([clipped, absent], axis=1) if column.indicator else clipped
-
-
-def _days(
-    table: Table, column: Date, cells: Sequence[Cell], missing: tuple[str, ...]
-) -> list[Cell]:
-    """Dates as days since the first one; a time of day behind a date is left out."""
-    days: list[Cell] = []
-    for row, cell in enumerate(cells):
-        text = cell.strip() if isinstance(cell, str) else cell
-        if text is None or text in missing:
-            if column.missing is None:
-                raise BadInput(
-                    f"{table.place(row, column.name)} is missing: say in the schema what stands "
-                    f"for a missing value (for example missing = {column.low} under "
-                    f"[columns.{column.name}]), or fill it by a rule that does not look at the "
-                    "other rows",
-                    row=table.first + row,
-                )
-            days.append(None)
-            continue
-        try:
-            day = date.fromisoformat(re.sub(r"[T ].*", "", text)) if isinstance(text, str) else None
-        except ValueError:
-            day = None
-        if day is None:
-            raise BadInput(
-                f"{table.place(row, column.name)} is {_short(cell)}: expected a date such as "
-                f"2020-12-31, or one of the texts for a missing value, {listed(missing) or 'none'}",
-                row=table.first + row,
-            )
-        days.append((day - column.low).days)
-    return days
-
-
-def _indicators(table: Table, column: Category, cells: Sequence[Cell]) -> NDArray[np.float32]:
-    places = {name: place for place, name in enumerate(column.categories)}
-    features = np.zeros((len(cells), len(places)), dtype=np.float32)
-    for row, cell in enumerate(cells):
-        place = places.get(_text(table, row, column.name, cell))
-        if place is not None:
-            features[row, place] = 1.0
-    return features
-
-
-def _text(table: Table, row: int, column: str, cell: Cell) -> str:
-    """A cell as a schema would write it in quotes: 3 is "3", true is "true", a missing value is
-    "".
-    """
-    match cell:
-        case None:
-            return ""
-        case bool():
-            return str(cell).lower()
-        case float() if cell.is_integer():
-            return str(int(cell))  # whole numbers become these where a column has missing values
-        case float():
-            raise BadInput(
-                f"{table.place(row, column)} is the number {cell:g}, and the schema declares "
-                "names: store the column as text or as whole numbers",
-                row=table.first + row,
-            )
-    return str(cell).strip()
-
-
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], most: int = 12) -> str:
     """Names for a message, cut where they are many or long."""
-    texts = [_short(name) for name in names[:12]]
-    return ", ".join(texts + [f"and {len(names) - 12} more"] * (len(names) > 12))
+    texts = [_short(name) for name in names[:most]]
+    return ", ".join(texts + [f"and {len(names) - most} more"] * (len(names) > most))
 
 
-def _short(cell: Cell) -> str:
+def _short(cell: Any) -> str:
+    if isinstance(cell, date):
+        cell = cell.isoformat()
     text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= 40 else text[:37] + "..."
 

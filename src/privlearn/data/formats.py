@@ -13,7 +13,7 @@ import io
 import lzma
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import encode_features, encode_target
 from privlearn.data.schema import Schema, parse_schema
-from privlearn.data.tables import parse_csv
+from privlearn.data.tables import Table
 from privlearn.errors import BadInput, first_line
 
 Contents = Mapping[str, bytes]
@@ -132,7 +132,7 @@ def wisconsin(files: Contents) -> Dataset:
     """
     schema = _schema("wisconsin")
     header = ("id", *schema.columns)
-    table = parse_csv(files["breast-cancer-wisconsin.data"], "wisconsin", schema.columns, header)
+    table = _table(files["breast-cancer-wisconsin.data"], "wisconsin", header)
     low, high = schema.bounds()
     note = (
         "ranges as the data set's documentation declares them, missing values count as 5.5; "
@@ -158,7 +158,7 @@ def adult(files: Contents) -> Dataset:
         # In adult.test the first line is a comment, and rows end in a dot.
         lines = files[file].decode("ascii").splitlines()
         rows = "\n".join(line.removesuffix(".") for line in lines if not line.startswith("|"))
-        table = parse_csv(rows.encode(), file, schema.columns, _ADULT)
+        table = _table(rows.encode(), file, _ADULT)
         parts["x" + part], parts["y" + part] = (
             encode_features(table, schema),
             encode_target(table, schema),
@@ -249,6 +249,21 @@ def cifar10_features(files: Contents) -> Dataset:
         name="cifar10-features",
         note=note,
     )
+
+
+def _table(raw: bytes, name: str, header: Sequence[str]) -> Table:
+    """A published table without a line of names, its cells as texts."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    table = csv.read_csv(
+        pa.BufferReader(raw),
+        read_options=csv.ReadOptions(column_names=list(header)),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False
+        ),
+    )
+    return Table(name, dict(zip(table.column_names, table.columns, strict=True)))
 
 
 def _schema(name: str) -> Schema:

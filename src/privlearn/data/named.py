@@ -18,21 +18,22 @@ from privlearn._checks import checked, count
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import (
+    UnmatchedCells,
     encode_features,
     encode_persons,
     encode_target,
     listed,
-    without_categories,
 )
+from privlearn.data.faults import Faults
 from privlearn.data.formats import read_npz
 from privlearn.data.packed import load_packed
 from privlearn.data.schema import Schema, read_schema, require_range
-from privlearn.data.tables import Table, is_frame, of_frame, read_table
-from privlearn.errors import BadInput
+from privlearn.data.table_files import form_of
+from privlearn.data.tables import Table, is_frame, read_table
+from privlearn.errors import BadInput, DataWarning, warn
 
 #: The named data sets.
 NAMES = tuple(CATALOGUE)
-_TABLES = (".csv", ".parquet")
 
 
 class FolderForm(Protocol):
@@ -77,13 +78,13 @@ def load(
     targets: Sequence[str] = (),
     grid: str | None = None,
 ) -> Dataset:
-    """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data
-    frame.
+    """Load the data set called `name`, the .npz or the table at that path, or a data frame.
 
     Args:
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`,
             and `groups` (a person's id for each row of x), that of a table, or a table itself: a
-            data frame of pandas or polars, or a table of Arrow. Or a folder: of .npy files with
+            data frame of pandas or polars (lazy ones, too), a table of Arrow or a relation of
+            DuckDB. Or a folder: of Parquet or Feather files; of .npy files with
             these names, whose rows stay on disk (`data.packed`), or of a form that an installed
             package reads (`FolderForm`), such as NIfTI scans and masks.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and
@@ -132,15 +133,15 @@ def load(
         return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
     _require_own_form(path, beside=schema is not None or test is not None)
-    if path.is_dir():
+    if path.is_dir() and form_of(path) is None:
         return load_packed(path, classes, value_range, target_bounds, public=public)
-    if path.suffix.lower() in _TABLES or schema is not None:
+    if form_of(path) is not None or schema is not None:
         _require_schemas(name, {*declared})
         return replace(_load_table(path, schema, test), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
-        raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
+        raise BadInput(f"test= goes with a table: put x_test and y_test into {name}")
     if (classes is None and target_bounds is None and not targets) or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, "
@@ -166,10 +167,8 @@ def load(
 
 def _require_own_form(path: Path, *, beside: bool) -> None:
     """Refuse a folder with a table's schema or test rows `beside` it, and a single array."""
-    if beside and path.is_dir():
-        raise BadInput(
-            f"schema= and test= go with a CSV or Parquet file: pack them with it into {path}"
-        )
+    if beside and path.is_dir() and form_of(path) is None:
+        raise BadInput(f"schema= and test= go with a table: pack them with it into {path}")
     if path.suffix == ".npy":
         raise BadInput(
             f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into "
@@ -230,7 +229,7 @@ def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
         BadInput: as `load`.
     """
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
-    table = _table(path, schema.columns)
+    table = read_table(path, schema.columns, schema.dialect)
     path = table.name
     low, high = schema.bounds()
     x = encode_features(table, schema)
@@ -255,7 +254,7 @@ def require_known(name: str) -> None:
     if name not in CATALOGUE:
         raise BadInput(
             f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an "
-            ".npz, .csv or .parquet file",
+            ".npz file or of a table",
             name=name,
             known=list(NAMES),
         )
@@ -289,11 +288,6 @@ def _describe_missing(name: str, named: Named, places: Sequence[Path]) -> str:
     )
 
 
-def _table(source: Any, wanted: Sequence[str]) -> Table:
-    """The columns of a file or of a data frame."""
-    return of_frame(source, wanted) if is_frame(source) else read_table(Path(source), wanted)
-
-
 def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dataset:
     if schema is None:
         raise BadInput(
@@ -304,16 +298,18 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
     low, high = schema.bounds()
     wanted = schema.columns if schema.person is None else (*schema.columns, schema.person)
-    table = _table(path, wanted)
-    persons = encode_persons(table, schema)
-    parts: dict[str, Any] = {
-        "x": encode_features(table, schema),
-        "y": encode_target(table, schema),
-        "groups": persons,
-    }
+    table = read_table(path, wanted, schema.dialect)
+    faults, parts, persons = Faults(), dict[str, Any](), None
+    with faults.noted():
+        persons = parts["groups"] = encode_persons(table, schema)
+    with faults.noted():
+        parts["x"] = encode_features(table, schema)
+    with faults.noted():
+        parts["y"] = encode_target(table, schema)
+    faults.refuse()
     remarks = _remarks(table, schema)
     if test is not None:
-        tested = _table(test, wanted)
+        tested = read_table(test, wanted, schema.dialect)
         remarks += _require_other_persons(tested, schema, persons)
         parts |= {
             "x_test": encode_features(tested, schema),
@@ -360,11 +356,8 @@ def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
             f"columns of {table.name} that its schema does not name are ignored: "
             f"{listed(table.ignored)}"
         )
-    for name in without_categories(table, schema):
-        remarks.append(
-            f"no row of column {name!r} has any of its declared categories: check how they are "
-            "spelt"
-        )
+    for remark in UnmatchedCells.of(table, schema).remarks():
+        warn(remark, DataWarning)
     return tuple(remarks)
 
 

@@ -24,10 +24,15 @@ from numpy.typing import NDArray
 from privlearn._checks import count
 from privlearn._storage import draft_of, loads
 from privlearn.data.dataset import Dataset, require_finite, require_labels
-from privlearn.data.encoding import encode_features, encode_persons, encode_target
+from privlearn.data.encoding import (
+    UnmatchedCells,
+    encode_features,
+    encode_persons,
+    encode_target,
+)
 from privlearn.data.schema import Schema, read_schema, require_range
-from privlearn.data.tables import Table, is_frame, of_frame, read_chunks
-from privlearn.errors import BadInput, first_line
+from privlearn.data.tables import is_frame, read_chunks
+from privlearn.errors import BadInput, DataWarning, first_line, warn
 
 #: What a folder may hold: arrays, and what is declared of them.
 PARTS = ("x", "y", "groups", "x_test", "y_test")
@@ -200,16 +205,17 @@ def _encode_chunks(
     """The arrays of each chunk of a table."""
     ids = (schema.person,) if persons and schema.person is not None else ()
     columns = (*schema.columns, *ids)
-    tables: Iterable[Table] = (
-        [of_frame(source, columns)] if is_frame(source) else read_chunks(Path(source), columns)
-    )
-    for table in tables:
+    unmatched = UnmatchedCells(schema)
+    for table in read_chunks(source, columns, schema.dialect):
         parts: dict[str, NDArray[Any]] = {
             "x": encode_features(table, schema),
             "y": encode_target(table, schema),
         }
         person_ids = encode_persons(table, schema) if ids else None
+        unmatched.add(table)
         yield parts if person_ids is None else {**parts, "groups": _digests(person_ids)}
+    for remark in unmatched.remarks():
+        warn(remark, DataWarning)
 
 
 def _digests(persons: NDArray[np.str_]) -> NDArray[np.bytes_]:

@@ -2,12 +2,12 @@
 values, classes.
 
 Nothing here is ever read off rows: a bound, a category or a class that came from private rows would
-be an unpaid
-    release.
+be an unpaid release.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import tomllib
@@ -20,6 +20,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.data.cells import folded
+from privlearn.data.faults import Faults
+from privlearn.data.table_files import Dialect
 from privlearn.errors import BadInput
 
 #: What stands for a missing value unless the schema says otherwise: an empty cell.
@@ -84,6 +87,7 @@ class Date:
         high: declared last day; later ones count as this.
         missing: what stands for a missing value; None: missing values are refused.
         indicator: whether there is a feature that says that the value is missing.
+        format: how a text says a day, as `datetime.strptime` has it, "%d.%m.%Y"; None: 2020-12-31.
     """
 
     name: str
@@ -91,6 +95,7 @@ class Date:
     high: date
     missing: date | None = None
     indicator: bool = False
+    format: str | None = None
 
     @property
     def days(self) -> Number:
@@ -110,7 +115,8 @@ class Date:
         """As a schema file says it, days as text."""
         fill = {} if self.missing is None else {"missing": self.missing.isoformat()}
         bounds = {"low": self.low.isoformat(), "high": self.high.isoformat()}
-        return {"kind": "date", **bounds, **fill, **_indicator_setting(self.indicator)}
+        written = {} if self.format is None else {"format": self.format}
+        return {"kind": "date", **bounds, **fill, **_indicator_setting(self.indicator), **written}
 
 
 def _indicator_setting(indicator: bool) -> dict[str, bool]:
@@ -123,10 +129,16 @@ class Category:
     """A column of names: one feature for each declared category, 1 where a row has it and else 0.
 
     Rows with another value, or none, have 0 in all of them.
+
+    Attributes:
+        name: the column.
+        categories: its declared values.
+        match: "casefold": capitals and spaces do not tell values apart. None: they do.
     """
 
     name: str
     categories: tuple[str, ...]
+    match: str | None = None
 
     def ranges(self) -> list[tuple[float, float]]:
         """The bounds of its features."""
@@ -138,7 +150,8 @@ class Category:
 
     def stated(self) -> dict[str, Any]:
         """As a schema file says it."""
-        return {"kind": "category", "categories": list(self.categories)}
+        match = {} if self.match is None else {"match": self.match}
+        return {"kind": "category", "categories": list(self.categories), **match}
 
 
 #: A column to learn from.
@@ -165,6 +178,7 @@ class Schema:
         labels: the columns to predict, where there are several, `target` the first of them: of each
             row the place of its value among the two classes, 0 or 1, for each column. Empty: there
             is one target.
+        dialect: how text files write the table; None: the usual way.
     """
 
     target: str
@@ -174,6 +188,7 @@ class Schema:
     person: str | None = None
     target_bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
+    dialect: Dialect | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -200,8 +215,10 @@ class Schema:
             {"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features
         ]
         for column in columns:
-            if not column.get("indicator", True):
-                del column["indicator"]
+            column.pop("format", None)  # how a file writes it does not change what it means
+            for name in ("indicator", "match"):
+                if not column.get(name, True):
+                    del column[name]
         settled: dict[str, Any] = {
             "features": columns,
             "classes": self.classes,
@@ -221,7 +238,13 @@ class Schema:
             settings = dict(zip(("low", "high"), self.target_bounds, strict=True))
         targets = {name: {"kind": "target", **settings} for name in self.targets}
         named = list(self.labels) if self.labels else self.target
-        return {"target": named, "missing": list(self.missing), "columns": columns | targets}
+        written = {} if self.dialect is None else self.dialect.stated()
+        return {
+            "target": named,
+            "missing": list(self.missing),
+            **written,
+            "columns": columns | targets,
+        }
 
     @classmethod
     def from_json(cls, stated: Any, name: str) -> Schema:
@@ -337,7 +360,9 @@ class _Reader:
         self._name = name
 
     def schema(self, settings: Mapping[str, Any]) -> Schema:
-        self._only("it", settings, ("target", "missing", "person", "columns"))
+        dialect = self._dialect(settings)
+        known = ("target", "missing", "person", "columns", "separator", "decimal", "encoding")
+        self._only("it", settings, known)
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
             raise self.refusal(
@@ -356,15 +381,19 @@ class _Reader:
             )
         features: list[Column] = []
         of_targets: list[_Target] = []
+        faults, read = Faults(), dict[str, Column | _Target]()
         for name, column_settings in columns.items():
-            column = self._column(name, column_settings, missing)
+            with faults.noted():
+                read[name] = self._column(name, column_settings, missing)
+        faults.refuse()
+        for name, column in read.items():
             if not isinstance(column, tuple):
                 features.append(column)
             if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
                     (
                         f"target is {_quote(target)}, and column {_quote(name)} has kind "
-                        f"{_quote(column_settings['kind'])}"
+                        f"{_quote(columns[name]['kind'])}"
                     ),
                     'kind = "target" for the target, and for no other column',
                 )
@@ -393,9 +422,38 @@ class _Reader:
                     ),
                 )
             return Schema(
-                targets[0], classes, tuple(features), missing, person, labels=tuple(targets)
+                targets[0],
+                classes,
+                tuple(features),
+                missing,
+                person,
+                labels=tuple(targets),
+                dialect=dialect,
             )
-        return Schema(targets[0], classes, tuple(features), missing, person, bounds)
+        return Schema(
+            targets[0], classes, tuple(features), missing, person, bounds, dialect=dialect
+        )
+
+    def _dialect(self, settings: Mapping[str, Any]) -> Dialect | None:
+        """How text files write the table, if the schema says so."""
+        names = ("separator", "decimal", "encoding")
+        stated = {name: settings[name] for name in names if name in settings}
+        if not stated:
+            return None
+        separator, decimal = stated.get("separator", ","), stated.get("decimal", ".")
+        if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
+            raise self.refusal(
+                f"separator is {_quote(separator)}", 'one character: separator = ";"'
+            )
+        if decimal not in (".", ","):
+            raise self.refusal(f"decimal is {_quote(decimal)}", '"." or ","')
+        try:
+            codecs.lookup(str(stated.get("encoding", "utf-8")))
+        except LookupError as error:
+            raise self.refusal(
+                f"encoding is {_quote(stated['encoding'])}", 'one that Python has, "cp1252"'
+            ) from error
+        return Dialect(**stated)
 
     def _column(self, name: str, settings: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""
@@ -419,7 +477,9 @@ class _Reader:
                     )
                 return Number(name, low, high, fill, self._indicator(place, settings))
             case "date":
-                self._only(place, settings, ("kind", "low", "high", "missing", "indicator"))
+                self._only(
+                    place, settings, ("kind", "low", "high", "missing", "indicator", "format")
+                )
                 first, last = (self._day(place, settings, key) for key in ("low", "high"))
                 if not first < last:
                     raise self.refusal(
@@ -430,10 +490,19 @@ class _Reader:
                     raise self.refusal(
                         f"missing of {place} is {default}", f"a day from {first} to {last}"
                     )
-                return Date(name, first, last, default, self._indicator(place, settings))
+                indicator = self._indicator(place, settings)
+                return Date(name, first, last, default, indicator, self._format(place, settings))
             case "category":
-                self._only(place, settings, ("kind", "categories"))
-                return Category(name, self._names(place, settings, "categories", 1, missing))
+                self._only(place, settings, ("kind", "categories", "match"))
+                match = settings.get("match")
+                if match not in (None, "casefold"):
+                    raise self.refusal(
+                        f"match of {place} is {_quote(match)}",
+                        '"casefold", or none for names as they are written',
+                    )
+                names = self._names(place, settings, "categories", 1, missing)
+                self._require_apart(place, names, match)
+                return Category(name, names, match)
             case "target" if "classes" not in settings and {"low", "high"} & set(settings):
                 self._only(place, settings, ("kind", "low", "high"))
                 low, high = (self._number(place, settings, key) for key in ("low", "high"))
@@ -468,6 +537,34 @@ class _Reader:
                 f"{key} of {place} is {_quote(settings.get(key))}", f"a day: {key} = 2020-12-31"
             )
         return value
+
+    def _format(self, place: str, settings: Mapping[str, Any]) -> str | None:
+        """How a text says a day: one that is written by it is read as the same day."""
+        form = settings.get("format")
+        if form is None:
+            return None
+        day = date(1999, 12, 31)
+        try:
+            same = isinstance(form, str) and datetime.strptime(day.strftime(form), form).date()
+        except ValueError:
+            same = False
+        if same != day:
+            raise self.refusal(
+                f"format of {place} is {_quote(form)}",
+                'one of datetime.strptime that says day, month and year: format = "%d.%m.%Y"',
+            )
+        return str(form)
+
+    def _require_apart(self, place: str, names: tuple[str, ...], match: str | None) -> None:
+        """Refuse categories that differ by what does not count."""
+        seen: dict[str, str] = {}
+        for name in names if match else ():
+            if (other := seen.setdefault(folded(name), name)) != name:
+                raise self.refusal(
+                    f"{_quote(other)} and {_quote(name)} of {place} differ by capitals or spaces "
+                    "alone",
+                    'one of them, or no match = "casefold"',
+                )
 
     def _indicator(self, place: str, settings: Mapping[str, Any]) -> bool:
         value = settings.get("indicator", False)

@@ -98,6 +98,29 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
     return Dataset(torch.stack(inputs), torch.stack(targets), name=type(dataset).__name__)
 
 
+def declaration_of(name: str, rows: Any) -> str:
+    """How rows in a form of PyTorch's are declared, in words; empty of anything else.
+
+    Args:
+        name: what the rows are called where they were given.
+        rows: them.
+    """
+    parts = f"*{name}"
+    if isinstance(rows, DataLoader):
+        rows, parts = rows.dataset, f"*{name}.dataset"
+    if isinstance(rows, TensorDataset):
+        parts += ".tensors"
+    elif isinstance(rows, TorchDataset):
+        parts = "x, y"
+    elif not isinstance(rows, tuple | list) or len(rows) != 2:
+        return ""
+    return (
+        f"pv.Dataset({parts}, classes=K), of the inputs and the targets. It declares how many "
+        "classes there are, or target_bounds=(low, high), because nothing may follow from private "
+        "targets"
+    )
+
+
 def shuffled_batch_size(loader: DataLoader[Any]) -> int:
     """The size of the batches of a loader that shuffles all rows afresh every epoch and cuts them
     one after another.
@@ -144,36 +167,69 @@ def shuffled_batch_size(loader: DataLoader[Any]) -> int:
 def share_rows(one: Any, other: Any) -> bool:
     """Whether some row is known to be in both data sets.
 
-    Followed are parts and joined data sets of torch.utils.data, lists of rows, and tensors in one
-    memory. Rows that were copied, or that another library keeps, are not recognised.
+    Followed are parts and joined data sets of torch.utils.data, lists of rows, tensors in one
+    memory, and what Hugging Face's datasets selects, filters, sorts, shuffles or splits. Rows that
+    were copied (by `map`, or by reading a file again) are not recognised.
     """
     if one is other:
         return one is not None
     return bool(np.isin(_originals(one), _originals(other)).any())
 
 
-#: Where a row of a data set comes from: which data set, memory or list, and its number there.
+#: Where a cell of a row comes from: which data set, memory or list, and its number there.
 _ORIGIN = np.dtype([("place", np.int64), ("number", np.int64)])
 
 
 def _originals(dataset: Any) -> NDArray[np.void]:
-    """Where each row of a data set comes from, shape (rows,)."""
+    """Where the cells of each row of a data set come from, shape (rows, columns): two rows that
+    share one are the same.
+    """
     if isinstance(dataset, Subset):
         return _originals(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64).reshape(-1)]
     if isinstance(dataset, ConcatDataset):
-        return np.concatenate(list(map(_originals, dataset.datasets)))
+        return _joined([_originals(part) for part in dataset.datasets])
     if isinstance(dataset, list | tuple):
         return _origins(0, np.asarray(list(map(id, dataset)), dtype=np.int64))
     if isinstance(dataset, TensorDataset):
         first = dataset.tensors[0]
         begin, stride = int(first.storage_offset()), int(first.stride(0))
         return _origins(first.untyped_storage().data_ptr(), begin + stride * np.arange(len(first)))
+    table = getattr(getattr(dataset, "data", None), "table", None)
+    if hasattr(dataset, "with_format") and hasattr(table, "itercolumns"):
+        return _originals_in_arrow(dataset, table)
     return _origins(id(dataset), np.arange(len(dataset) if hasattr(dataset, "__len__") else 0))
 
 
+def _originals_in_arrow(dataset: Any, table: Any) -> NDArray[np.void]:
+    """Those of a data set of Hugging Face, by where its table lies in memory."""
+    columns = [
+        np.concatenate(
+            [_origins(0, np.arange(0)), *(_origins(*_place_of(chunk)) for chunk in column.chunks)]
+        )
+        for column in table.itercolumns()
+    ]
+    cells = np.concatenate(columns, axis=1) if columns else _origins(0, np.arange(0))
+    chosen = getattr(dataset, "_indices", None)  # the rows of the table that are selected
+    return cells if chosen is None else cells[np.asarray(chosen.column(0).to_pylist(), np.int64)]
+
+
+def _place_of(chunk: Any) -> tuple[int, NDArray[np.int64]]:
+    """Where an array of Arrow lies, and the numbers of its rows there."""
+    address = next((part.address for part in chunk.buffers() if part is not None), id(chunk))
+    return address, chunk.offset + np.arange(len(chunk))
+
+
+def _joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+    """One under the other, the last column repeated where a part has fewer."""
+    width = max((part.shape[1] for part in parts), default=1)
+    return np.concatenate(
+        [part[:, np.minimum(np.arange(width), part.shape[1] - 1)] for part in parts]
+    )
+
+
 def _origins(place: int, numbers: NDArray[np.int64]) -> NDArray[np.void]:
-    rows = np.zeros(len(numbers), _ORIGIN)
-    rows["place"], rows["number"] = place, numbers
+    rows = np.zeros((len(numbers), 1), _ORIGIN)
+    rows["place"], rows["number"] = place, numbers[:, None]
     return rows
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, final
 
 import torch
@@ -87,12 +88,7 @@ class ExampleLoss:
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Shape (batch,)."""
-        missing = [name for name in self._targets if name not in batch]
-        if missing:
-            raise BadInput(
-                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator "
-                "that makes them, or rows that have them"
-            )
+        self.require_targets(batch)
         if self._own is not None:
             return self._own_of_each(model, batch)
         outputs = self._outputs(model, batch)
@@ -119,6 +115,19 @@ class ExampleLoss:
             label_smoothing=self._smoothing,
         )
         return each.sum(1) / self._tokens
+
+    def require_targets(self, batch: Mapping[str, Tensor]) -> None:
+        """Refuse rows without what the loss is of.
+
+        Raises:
+            BadInput: naming it.
+        """
+        missing = [name for name in self._targets if name not in batch]
+        if missing:
+            raise BadInput(
+                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator "
+                "that makes them, or rows that have them"
+            )
 
     def _outputs(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Any:
         """What the model gives without targets; those that a decoder's inputs are made of stay,
@@ -170,6 +179,24 @@ def has_token_labels(base: Any) -> bool | None:
     """Whether a model's labels are tokens, or a class for each token; None if that is not known."""
     kind = kind_of(base)
     return None if kind is None else kind in (_SHIFTED, _ALIGNED)
+
+
+class LabelKind(Enum):
+    """What whole numbers a model's `labels` are."""
+
+    TOKENS = "tokens of its vocabulary"
+    CLASSES = "classes"
+
+
+def labels_of(base: Any) -> LabelKind | None:
+    """What a model's whole labels are; None if they may be anything, or it is not known."""
+    kind = kind_of(base)
+    if kind in (_SHIFTED, _ALIGNED):
+        classes = str(getattr(base, "loss_type", None)) == "ForTokenClassification"
+        return LabelKind.CLASSES if classes else LabelKind.TOKENS
+    problem = getattr(base.config, "problem_type", None) or "single_label_classification"
+    single = problem.startswith("single_label") and getattr(base.config, "num_labels", 1) > 1
+    return LabelKind.CLASSES if kind == _CLASSES and single else None
 
 
 def _spans(logits: Tensor, positions: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, final
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.huggingface.example_losses import IGNORED, base_of, has_token_labels
+from privlearn.huggingface.number_ranges import NumberRange
+from privlearn.runs.given import ABSENT
 
 #: So many rows are looked at for what is as long as their texts.
 _LOOKED_AT = 32
@@ -171,30 +174,99 @@ def _quietly(make: Callable[[list[Any]], Any], dataset: Any, number: int) -> dic
         return {}
 
 
-def require_one_length(dataset: Sized, padded: Any) -> None:
-    """Refuse texts of several lengths without a public one: a row of another shape than the first's
-    is left out.
+def learn_padding(dataset: Sized, padded: Any) -> None:
+    """Let a collate function learn from some rows what is as long as their texts."""
+    if isinstance(padded, Padded):
+        padded.learn(dataset)
+
+
+def require_fit_rows(
+    dataset: Sized,
+    padded: Any,
+    ranges: Mapping[str, NumberRange] | None = None,
+    *,
+    all_columns: bool = False,
+) -> dict[str, Tensor]:
+    """Refuse rows that would be left out for what the model's public sizes say: texts of several
+    lengths without a public one, and numbers beyond what it has tokens or classes for.
+
+    Each row is made once. This looks at the data: it is for the data's curator, before anything is
+    spent, and outside the guarantee. Rows that can't be made, or that are not finite, are warned
+    of.
 
     Args:
         dataset: the rows.
         padded: what collates them, as `Padded` does.
+        ranges: for each name of whole numbers what they have to be below.
+        all_columns: whether rows have columns that the model does not take.
+
+    Returns:
+        The batch of the first row that can be made.
 
     Raises:
-        BadInput: naming the argument.
+        BadInput: naming the argument, or what is out of range; or no row can be made.
     """
-    if isinstance(padded, Padded):
-        padded.learn(dataset)
-    if padded.length is not None:
-        return
+    learn_padding(dataset, padded)
+    rows, unmade, infinite = len(dataset), 0, False
     lengths: set[tuple[int, ...]] = set()
-    for number in range(len(dataset)):
-        lengths.add(padded.lengths(_quietly(padded, dataset, number)))
-        if len(lengths - {()}) > 1:
-            raise BadInput(
-                "the rows have several lengths: give max_length=N, a public number of tokens, "
-                "which all are padded or cut to (for a decoder's texts max_target_length). Choose "
-                "it without looking at single rows"
+    first: dict[str, Tensor] = {}
+    with torch.random.fork_rng(devices=[]):  # a collate function that masks tokens draws some
+        for number in range(rows):
+            batch = _quietly(padded, dataset, number)
+            first, unmade = first or batch, unmade + (not batch)
+            for name, outside in (ranges or {}).items():
+                if name in batch:
+                    outside.require(name, batch[name])
+            infinite = infinite or not all(
+                bool(value.isfinite().all())
+                for value in batch.values()
+                if value.is_floating_point()
             )
+            if padded.length is None:
+                lengths.add(padded.lengths(batch) if batch else ())
+                _require_one(lengths - {()})
+    if unmade == rows > 0:
+        _raise_why(dataset, padded, all_columns=all_columns)
+    if unmade:
+        warnings.warn(UNMADE, stacklevel=3)
+    if infinite:
+        warnings.warn(ABSENT, stacklevel=3)
+    return first
+
+
+#: What is said of rows that fail: nothing of how many there are, or which.
+UNMADE = (
+    "there are rows that the data set or the data_collator can't make by themselves: each counts "
+    "as absent, and from here on nothing is said about it. Mend or drop them by a rule that looks "
+    "at no other row. This warning follows from private rows, and is for their curator"
+)
+
+
+def _raise_why(dataset: Any, padded: Any, *, all_columns: bool) -> None:
+    """Raise `BadInput` where not one row can be made."""
+    try:
+        padded([dataset[0]])
+    except Exception as error:
+        expected = (
+            "With remove_unused_columns=False it gets all columns: drop those that are no numbers "
+            "(dataset.remove_columns), or leave the setting out"
+            if all_columns
+            else "Expected one that makes tensors of a list of one row, with the columns that the "
+            "model takes"
+        )
+        raise BadInput(
+            f"data_collator can't make any row: {type(error).__name__}: {first_line(error)[:80]}. "
+            f"{expected}"
+        ) from error
+
+
+def _require_one(lengths: set[tuple[int, ...]]) -> None:
+    if len(lengths) > 1:
+        raise BadInput(
+            "the rows have several lengths: give max_length=N, a public number of tokens, "
+            "which all are padded or cut to (for a decoder's texts max_target_length). Choose "
+            "it without looking at single rows"
+        )
 
 
 def tokens_in(like: Mapping[str, Tensor]) -> int:

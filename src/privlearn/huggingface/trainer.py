@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
+import operator
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,15 +28,26 @@ from privlearn.data.dataset_rows import DatasetRows
 from privlearn.errors import BadInput, warn
 from privlearn.huggingface.example_losses import ComputedLoss, ExampleLoss
 from privlearn.huggingface.experts import group_experts
-from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
+from privlearn.huggingface.fixed_length import (
+    Padded,
+    learn_padding,
+    padding_token,
+    require_fit_rows,
+    tokens_in,
+)
+from privlearn.huggingface.number_ranges import ranges_of
 from privlearn.huggingface.pretrained import publish_pretrained
+from privlearn.huggingface.trainer_state import TrainerState
 from privlearn.huggingface.unsupported import (
+    no_columns,
     require_arguments,
+    require_known,
     require_no_balancing,
     require_no_compute,
     require_own_loss,
     require_public,
     require_rows,
+    require_texts,
 )
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
@@ -128,8 +139,9 @@ class PrivateTrainer(Trainer):
     (`ExampleLoss`; of a subclass's `compute_loss` what it gives for this example alone), its
     gradient is clipped, the ledger is charged, and noise is added before the trainer's own
     optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered:
-    metrics on `eval_dataset` (which is to be public), the tokenizer, and what `log_private_loss`
-    logs.
+    metrics and predictions (whose rows are to be public), the tokenizer, and what
+    `log_private_loss` logs. Each row is made once in the constructor, for the data's curator, to
+    refuse rows beyond the model's sizes; in training, one that fails counts as absent.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -152,6 +164,7 @@ class PrivateTrainer(Trainer):
             )
         require_own_loss(self, self._private_class())
         require_no_compute(arguments)
+        require_known(arguments, Privacy.__annotations__, type(self), PrivateTrainer)
         require_no_balancing(model)
         generates = isinstance(self, Seq2SeqTrainer)
         if args is not None:
@@ -180,9 +193,10 @@ class PrivateTrainer(Trainer):
         self._result: Result | None = None
         self._tokens_per_step, self._missing = 0, set[str]()
         self._evaluating = self._in_step = False
-        self._state = _TrainerPart(self)
+        self._state = TrainerState(self)
         self.add_callback(_TrueEpochs(self))
-        self._choose_loss(1.0)  # refused here, if none is known
+        self._checked: tuple[Any, Any] = None, None
+        self._check_rows(self._choose_loss(1.0))  # refused here, if none is known
 
     def _make_plan(self, norm: float) -> Plan:
         arguments = {
@@ -266,13 +280,14 @@ class PrivateTrainer(Trainer):
                 "again as it was: give resume_from_checkpoint=True"
             )
         path = Path(self.args.output_dir) / CHECKPOINT
-        launched().once(
-            lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress"
-        )
+        going_on = bool(resume_from_checkpoint)
+        launched().once(lambda: self._require_progress(path, expected=going_on), "progress")
         self.create_optimizer()
         self.private = private = self._make_run(path)
         self._epochs = EpochLoader(private)
         private.keep(trainer=self._state)
+        if going_on:
+            self._state.warn_of_unkept()
         try:
             private.begin()
             with tempfile.TemporaryDirectory() as folder:
@@ -288,13 +303,40 @@ class PrivateTrainer(Trainer):
         loss = private_figures(output.training_loss) if self._logs_loss else None
         return TrainOutput(output.global_step, cast(float, loss), metrics)
 
+    def _require_progress(self, path: Path, *, expected: bool) -> None:
+        """Refuse to begin where a run is that was not published, and to go on where none is."""
+        if expected and not path.exists():
+            raise BadInput(
+                f"there is no interrupted run in {path}: give resume_from_checkpoint=False to "
+                "begin one"
+            )
+        saved = None if expected else Checkpoint(path).read()
+        if saved is None:
+            return
+        epochs, steps = saved.plain["epoch"], self.plan.sampling.steps(self._count_examples())
+        state, then = (
+            ("a finished run", "takes no step, and publish it")
+            if epochs >= self.plan.epochs
+            else (
+                f"an interrupted run, {epochs * steps + saved.plain['step']} of "
+                f"{self.plan.epochs * steps} steps",
+                "goes on with it",
+            )
+        )
+        raise BadInput(
+            f"{path} holds {state}, which was not published: train(resume_from_checkpoint=True) "
+            f"{then}. For a new run give another output_dir, or delete the file (what it was "
+            "charged stays charged)"
+        )
+
     def _make_run(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
         privacy, model = self._privacy, self.model
-        loader = Trainer.get_train_dataloader(self)
-        padded = self._make_padded(loader.collate_fn)
-        require_one_length(loader.dataset, padded)
-        rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
+        if not all(map(operator.is_, self._checked, (self.train_dataset, self.data_collator))):
+            self._check_rows(self._choose_loss(1.0))  # they were changed since
+        dataset, padded = self._collated()
+        learn_padding(dataset, padded)
+        rows = DatasetRows(dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
         like = nested(rows.like, rows.structure)
         divisor = privacy.get("tokens_per_example") or tokens_in(like)
@@ -324,6 +366,32 @@ class PrivateTrainer(Trainer):
             streams=privacy.get("streams"),
             checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
         )
+
+    def _collated(self) -> tuple[Any, Any]:
+        """The rows with the columns that the model takes, and what collates one of them."""
+        try:
+            loader = Trainer.get_train_dataloader(self)
+        except ValueError as error:
+            raise no_columns(self.train_dataset, self.model) from error
+        return loader.dataset, self._make_padded(loader.collate_fn)
+
+    def _check_rows(self, loss: Any) -> None:
+        """Refuse rows that don't fit the model: a look at the data for their curator."""
+        if self._groups is not None and len(self._groups) != len(self.train_dataset):
+            raise BadInput(
+                f"groups has {len(self._groups)} ids, and train_dataset {len(self.train_dataset)} "
+                "rows: expected one for each row"
+            )
+        usual = isinstance(loss, ExampleLoss) and self.compute_loss_func is None
+        batch = require_fit_rows(
+            *self._collated(),
+            ranges_of(self.model, usual_loss=usual),
+            all_columns=not self.args.remove_unused_columns,
+        )
+        if isinstance(loss, ExampleLoss):
+            loss.require_targets(batch)
+        require_texts(batch, self.model)
+        self._checked = self.train_dataset, self.data_collator
 
     def _make_padded(self, collate: Callable[[list[Any]], Any]) -> Any:
         """A collate function of single rows, which have one public length then."""
@@ -430,13 +498,28 @@ class PrivateTrainer(Trainer):
         Raises:
             BadInput: there are training rows among them.
         """
-        require_public(self.train_dataset, eval_dataset)
+        self._require_public(self.eval_dataset if eval_dataset is None else eval_dataset)
         self._evaluating = True
         try:
             metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
         finally:
             self._evaluating = False
         return declare_metrics(metrics, because="metrics of the evaluation rows")
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the trainer does, on public rows.
+
+        Raises:
+            BadInput: there are training rows among them.
+        """
+        self._require_public(test_dataset, "test_dataset")
+        predicted = super().predict(test_dataset, *args, **kwargs)
+        metrics = declare_metrics(predicted.metrics or {}, because="metrics of the evaluation rows")
+        return predicted._replace(metrics=metrics)
+
+    def _require_public(self, rows: Any, name: str = "eval_dataset") -> None:
+        """Refuse training rows where metrics are computed."""
+        require_public(self.train_dataset, rows, name)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """The order of evaluation rows: as they are, or rows of similar lengths together."""
@@ -554,53 +637,6 @@ class PrivateTrainer(Trainer):
         return publish_pretrained(self.result, folder, **arguments)
 
 
-def _require_progress(path: Path, *, expected: bool) -> None:
-    """Refuse to begin where an interrupted run is, and to go on where none is."""
-    if path.exists() and not expected:
-        raise BadInput(
-            f"{path} holds an interrupted run: go on with it by "
-            "train(resume_from_checkpoint=True), or delete it and begin anew (what it was charged "
-            "stays charged)"
-        )
-    if expected and not path.exists():
-        raise BadInput(
-            f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one"
-        )
-
-
-class _TrainerPart:
-    """The trainer's own progress as a part of the run: its state, its logs and its scheduler of
-    learning rates.
-    """
-
-    def __init__(self, trainer: PrivateTrainer) -> None:
-        self._trainer = trainer
-        self._saved: dict[str, Any] | None = None
-
-    def state_dict(self) -> dict[str, str]:
-        """Texts: what they hold may be no plain JSON."""
-        trainer = self._trainer
-        scheduler = trainer.lr_scheduler.state_dict() if trainer.lr_scheduler is not None else None
-        state = {**vars(trainer.state)}
-        return {"state": json.dumps(state), "scheduler": json.dumps(scheduler)}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Remember it for `written`."""
-        self._saved = {name: json.loads(text) for name, text in state.items()}
-
-    def written(self, folder: str) -> str | None:
-        """A checkpoint in this folder in the form that `Trainer` resumes from; None if there is
-        nothing to resume.
-        """
-        if self._saved is None or not self._saved["state"]["global_step"]:
-            return None
-        path, trainer = Path(folder), self._trainer
-        (path / "trainer_state.json").write_text(json.dumps(self._saved["state"]))
-        torch.save(trainer.optimizer.state_dict(), path / "optimizer.pt")
-        torch.save(self._saved["scheduler"], path / "scheduler.pt")
-        return folder
-
-
 class _TrueEpochs(TrainerCallback):
     """The epoch that is logged: of a resumed run the trainer would count from where it resumed."""
 
@@ -623,5 +659,6 @@ def _own_arguments(args: Any) -> Any:
     copied.gradient_accumulation_steps, copied.max_grad_norm = 1, 0.0
     copied.bf16, copied.ignore_data_skip = False, True
     copied.mixed_precision = "no"
+    copied.restore_callback_states_from_checkpoint = False  # the run's checkpoint has them
     copied._n_gpu = min(1, copied.n_gpu)
     return copied

@@ -179,26 +179,33 @@ class _PrivateTRL(PrivateTrainer):
         Raises:
             BadInput: there are training rows among them.
         """
-        self._require_public(eval_dataset)
         with self._scoring():
             return super().evaluate(eval_dataset, *args, **kwargs)
 
-    def _require_public(self, eval_dataset: Any) -> None:
-        """Refuse the training rows as they were given, which TRL has changed since."""
-        require_public(self._rows_before, eval_dataset)
+    def _require_public(self, rows: Any, name: str = "eval_dataset") -> None:
+        """Refuse the training rows, also as they were given: TRL has changed them since."""
+        for dataset in (self._rows_before, self.train_dataset):
+            require_public(dataset, rows, name)
 
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """As TRL's trainer does; no guarantee covers what comes out."""
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As TRL's trainer does, on public rows.
+
+        Raises:
+            BadInput: there are training rows among them.
+        """
         with self._scoring():
-            return super().predict(*args, **kwargs)
+            return super().predict(test_dataset, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As `PrivateTrainer` does, without what TRL gathers of batches of training rows."""
+        """As `PrivateTrainer` does, without what TRL gathers of batches of training rows, and the
+        number of tokens trained on, which it counts of these.
+        """
         self._drop_metrics()
         super().log(logs, start_time)
 
     def _drop_metrics(self) -> None:
         self._metrics["train"].clear()
+        self._metrics["eval"].pop("num_tokens", None)  # of training, where none are counted
 
 
 class PrivateSFTTrainer(_PrivateTRL, SFTTrainer):

@@ -4,10 +4,14 @@ by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 from torch.utils.data import IterableDataset
+from transformers import TrainingArguments
 
 from privlearn._checks import quoted
 from privlearn.data.torch_rows import share_rows
@@ -28,6 +32,8 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         bool,
         "a Poisson batch has no fixed size, and none is the last: leave it out",
     ),
+    "torch_compile_backend": (bool, "compiled models hide gradients of examples: leave it out"),
+    "torch_compile_mode": (bool, "compiled models hide gradients of examples: leave it out"),
     "neftune_noise_alpha": (
         lambda value: value is not None,
         "it changes the model after it was checked: leave it out",
@@ -82,6 +88,134 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "privlearn's runs are repeated with streams=pv.Streams.new(seed): leave it out",
     ),
 }
+#: Settings that work as in Trainer: `tests/huggingface/test_settings.py` runs with each of them.
+#: One that is in none of these tables was never looked at, and has to keep its default.
+RUNS = frozenset(
+    [
+        "output_dir",
+        "per_device_train_batch_size",
+        "num_train_epochs",
+        "max_steps",
+        "learning_rate",
+        "lr_scheduler_type",
+        "lr_scheduler_kwargs",
+        "warmup_steps",
+        "optim",
+        "optim_args",
+        "weight_decay",
+        "adam_beta1",
+        "fp16_full_eval",
+        "adam_beta2",
+        "adam_epsilon",
+        "gradient_accumulation_steps",
+        "max_grad_norm",
+        "label_smoothing_factor",
+        "bf16",
+        "bf16_full_eval",
+        "activation_checkpointing",
+        "activation_checkpointing_kwargs",
+        "gradient_checkpointing",
+        "gradient_checkpointing_kwargs",
+        "use_cache",
+        "torch_empty_cache_steps",
+        "logging_strategy",
+        "logging_steps",
+        "logging_first_step",
+        "logging_nan_inf_filter",
+        "log_level",
+        "disable_tqdm",
+        "report_to",
+        "run_name",
+        "eval_strategy",
+        "eval_steps",
+        "eval_delay",
+        "per_device_eval_batch_size",
+        "prediction_loss_only",
+        "eval_on_start",
+        "eval_do_concat_batches",
+        "eval_accumulation_steps",
+        "include_for_metrics",
+        "batch_eval_metrics",
+        "save_only_model",
+        "save_strategy",
+        "save_steps",
+        "save_total_limit",
+        "enable_jit_checkpoint",
+        "metric_for_best_model",
+        "greater_is_better",
+        "seed",
+        "data_seed",
+        "use_cpu",
+        "dataloader_num_workers",
+        "remove_unused_columns",
+        "label_names",
+        "skip_memory_metrics",
+    ]
+)
+#: Settings of scripts, loggers, hubs, devices and loaders that private training does not follow,
+#: and those that say what it does anyway.
+NOT_FOLLOWED = frozenset(
+    [
+        "average_tokens_across_devices",
+        "optim_target_modules",
+        "tf32",
+        "fsdp_config",
+        "liger_kernel_config",
+        "log_on_each_node",
+        "log_level_replica",
+        "project",
+        "trackio_space_id",
+        "trackio_bucket_id",
+        "trackio_static_space_id",
+        "eval_use_gather_object",
+        "save_on_each_node",
+        "hub_token",
+        "hub_private_repo",
+        "hub_model_id",
+        "hub_strategy",
+        "hub_always_push",
+        "hub_revision",
+        "ignore_data_skip",
+        "restore_callback_states_from_checkpoint",
+        "accelerator_config",
+        "dataloader_pin_memory",
+        "dataloader_persistent_workers",
+        "dataloader_prefetch_factor",
+        "dataloader_multiprocessing_context",
+        "dataloader_in_order",
+        "length_column_name",
+        "ddp_find_unused_parameters",
+        "ddp_bucket_cap_mb",
+        "ddp_broadcast_buffers",
+        "ddp_static_graph",
+        "ddp_backend",
+        "ddp_timeout",
+        "do_train",
+        "do_eval",
+        "do_predict",
+        "resume_from_checkpoint",
+        "local_rank",
+    ]
+)
+#: Those that only earlier versions of transformers have.
+_EARLIER = frozenset(
+    [
+        "overwrite_output_dir",
+        "warmup_ratio",
+        "logging_dir",
+        "save_safetensors",
+        "no_cuda",
+        "use_mps_device",
+        "fp16_backend",
+        "fp16_opt_level",
+        "half_precision_backend",
+        "include_inputs_for_metrics",
+        "include_tokens_per_second",
+        "use_legacy_prediction_loop",
+        "tpu_metrics_debug",
+        "evaluation_strategy",
+    ]
+)
 #: Optimizers that step within the backward pass, or on gradients that never exist as a whole.
 _OPTIMIZERS = ("lomo", "adalomo", "layerwise")
 #: Collate functions that join rows.
@@ -104,6 +238,7 @@ def require_arguments(args: Any, *, generates: bool) -> None:
         value = getattr(args, name, None)
         if unfit(value):
             raise BadInput(f"TrainingArguments({name}={value!r}) can't be used: {why}", name=name)
+    _require_known_settings(args)
     if getattr(args, "predict_with_generate", False) and not generates:
         raise BadInput(
             "predict_with_generate=True is without effect in PrivateTrainer, which generates no "
@@ -116,6 +251,28 @@ def require_arguments(args: Any, *, generates: bool) -> None:
             f"TrainingArguments(optim={optimizer!r}) can't be used: it steps within the backward "
             "pass, before gradients are clipped and noised. Use another, such as adamw_torch"
         )
+
+
+def _require_known_settings(args: Any) -> None:
+    """Refuse settings of other versions of transformers that were never looked at, unless they have
+    their default.
+
+    Raises:
+        BadInput: naming the setting.
+    """
+    usual = None
+    for field in fields(TrainingArguments):
+        name, value = field.name, getattr(args, field.name, None)
+        if name in RUNS | NOT_FOLLOWED | _EARLIER | _ARGUMENTS.keys() or value == field.default:
+            continue
+        usual = usual or TrainingArguments(output_dir=args.output_dir)
+        if value != getattr(usual, name):
+            raise BadInput(
+                f"TrainingArguments({name}={quoted(value)}) can't be used: it is not known whether "
+                "training stays private with it. Leave it out, as all settings that "
+                "docs/trainers.md does not name",
+                name=name,
+            )
 
 
 #: What takes the place of fields of `ComputeConfig`.
@@ -142,6 +299,53 @@ def require_no_compute(arguments: Iterable[str]) -> None:
         if name in ("config", *compute.names()):
             instead = _COMPUTED.get(name, "leave it out")
             raise BadInput(f"{name} is not an argument of PrivateTrainer: {instead}", name=name)
+
+
+#: What other arguments are called here, that people try.
+_INSTEAD = {
+    "tokenizer": "processing_class",
+    "epochs": "TrainingArguments(num_train_epochs=...)",
+}
+
+
+def require_known(
+    arguments: Iterable[str], privacy: Iterable[str], kind: type, private: type
+) -> None:
+    """Refuse arguments that neither privlearn nor the trainer of the library takes.
+
+    Args:
+        arguments: those that are left for the trainer.
+        privacy: the names that privlearn takes.
+        kind: the trainer's class.
+        private: the class that hands the arguments on to those behind it.
+
+    Raises:
+        BadInput: naming the first, with what is like it.
+    """
+    behind = kind.__mro__[kind.__mro__.index(private) + 1 : -1]
+    parameters = [inspect.signature(each.__init__).parameters for each in behind]  # type: ignore[misc]
+    takes_any = any(
+        part.kind is part.VAR_KEYWORD and not each.__module__.startswith(("transformers", "trl"))
+        for each, parts in zip(behind, parameters, strict=True)
+        for part in parts.values()
+    )
+    known = {*privacy, *(name for parts in parameters for name in parts)}
+    unknown = next((name for name in arguments if name not in known), None)
+    if unknown is None or takes_any:
+        return
+    settings = [field.name for field in fields(TrainingArguments)]
+    if unknown in settings:
+        near = f"Set it in the arguments: TrainingArguments({unknown}=...)"
+    else:
+        like = get_close_matches(unknown, [*known, *settings], 1, 0.75)
+        meant = _INSTEAD.get(unknown) or next(iter(like), None)
+        near = (
+            f"Did you mean {meant}?"
+            if meant
+            else "Expected those of transformers' Trainer, and those that "
+            "help(pv.huggingface.PrivateTrainer) names"
+        )
+    raise BadInput(f"there is no argument {unknown!r} of {kind.__name__}. {near}", name=unknown)
 
 
 def require_no_balancing(model: Any) -> None:
@@ -185,16 +389,42 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
         )
 
 
-def require_public(dataset: Any, evaluated: Any) -> None:
-    """Refuse evaluation on training rows, whose metrics callbacks and schedulers would follow.
+def no_columns(dataset: Any, model: Any) -> BadInput:
+    """What is said of rows without anything that the model takes."""
+    names = ", ".join(map(str, getattr(dataset, "column_names", None) or ()))
+    return BadInput(
+        f"train_dataset has the columns {names[:80]}, and {type(model).__name__} takes none of "
+        "them: tokenize it first, for example train_dataset.map(lambda row: "
+        "tokenizer(row['text'], truncation=True))"
+    )
+
+
+def require_texts(batch: Mapping[str, Any], model: Any) -> None:
+    """Refuse rows of a model of texts that have no tokens.
+
+    Raises:
+        BadInput: saying what makes them.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    named = "input_ids" in inspect.signature(base.forward).parameters
+    if batch and named and not batch.keys() & {"input_ids", "inputs_embeds"}:
+        raise BadInput(
+            f"the rows have no 'input_ids', only {', '.join(batch)}: tokenize them first, for "
+            "example train_dataset.map(lambda row: tokenizer(row['text'], truncation=True))"
+        )
+
+
+def require_public(dataset: Any, evaluated: Any, name: str = "eval_dataset") -> None:
+    """Refuse evaluation and prediction on training rows: callbacks and schedulers would follow the
+    metrics, and predictions are of private rows without noise.
 
     Raises:
         BadInput: saying what to give.
     """
-    several = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
+    several = evaluated.values() if isinstance(evaluated, Mapping) else (evaluated,)
     if any(share_rows(dataset, each) for each in several):
         raise BadInput(
-            "eval_dataset is train_dataset, or has rows of it: its metrics would be of the private "
+            f"{name} is train_dataset, or has rows of it: its metrics would be of the private "
             "rows, without noise. Give public rows, or none"
         )
 

@@ -33,10 +33,16 @@ class StepLoss:
         metrics: of the module: no loss may follow from them.
     """
 
+    #: Why it is slow, and what is faster.
+    slowness = (
+        "training_step is called with one example at a time, so that its mean is the example's own",
+        "PrivateStrategy(loss=...), a function of (module, batch) to one value for each example",
+    )
+
     def __init__(self, metrics: StepMetrics | None = None) -> None:
         self._metrics = metrics
         self._tried = metrics is None or not metrics.names
-        self._compared, self._is_mean = False, True
+        self._compared, self._is_mean, self._is_nan_alone = False, True, False
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
@@ -47,6 +53,12 @@ class StepLoss:
         if not self._compared and rows > 1:  # on made-up rows, too
             self._compared = True
             self._compare(model, batch, rows)
+        if self._is_nan_alone:
+            raise NotPerExample(
+                "training_step gives a loss for a batch, and nan for each of its examples alone: "
+                "it couples examples, as a variance over the batch, a correlation or a "
+                "normalisation does. Compute the loss from each example alone, and take the mean"
+            )
         return torch.stack(
             [
                 self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
@@ -85,6 +97,7 @@ class StepLoss:
                 for n in range(rows)
             ]
             mean = torch.stack(each).mean()
+            self._is_nan_alone = bool(together.isfinite()) and all(map(torch.isnan, each))
             self._is_mean = torch.allclose(together, mean, rtol=1e-3, atol=1e-3)
 
     def warn_of_other_loss(self) -> None:
@@ -185,10 +198,11 @@ class TrainingLogs:
         for logger in self._trainer.loggers:
             logger.log_metrics({name: value}, step=step)
 
-    def publicly(self, name: str, value: float) -> None:
+    def publicly(self, name: str, value: float, *, prog_bar: bool = False) -> None:
         """Log a public figure, which callbacks may read, too."""
         module: Any = self._module
-        type(module).log(module, name, value, on_step=True, on_epoch=False, batch_size=1)
+        options = {"on_step": True, "on_epoch": False, "batch_size": 1, "prog_bar": prog_bar}
+        type(module).log(module, name, value, **options)
 
     @contextmanager
     def in_a_step(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
 from privlearn.data.dataset import Dataset, require_others
+from privlearn.data.target_forms import require_one_each
 from privlearn.errors import BadInput, warn
 from privlearn.methods import METHODS, Method
 from privlearn.methods.installed import find_method
@@ -129,6 +130,7 @@ def train(
     _require_taken(row, [*watched, *choices])
     streams = Streams.new() if streams is None else streams
     discrete = streams.noise.discrete
+    dataset = dataset.with_plain_targets()
     options = options_for(row, {**choices, "discrete": discrete, "model": model})
     _require_targets(row, dataset, options.task)
     if row.check is not None:
@@ -213,6 +215,8 @@ def _require_targets(row: Method, data: Dataset, task: str | None) -> None:
     if kind == "classes" and data.y is not None and len(data.y.shape) > 1:
         kind = "maps"
     if kind not in row.targets:
+        if kind == "maps":
+            require_one_each(data.y.shape, f"the data in y of {data.name}")
         wanted = " or ".join(_TARGETS[name] for name in _TARGETS if name in row.targets)
         raise BadInput(
             f"method={row.name!r} learns {wanted}, and the targets are {_TARGETS[kind]}: choose "

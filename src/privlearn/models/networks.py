@@ -36,7 +36,7 @@ _BOOSTED = ("boosted", "boosted-counts")
 
 @with_plain_numbers
 def build(
-    spec: NetworkSpec, input_shape: Sequence[int], classes: int, rng: np.random.Generator
+    spec: NetworkSpec, input_shape: Sequence[int], classes: int | None, rng: np.random.Generator
 ) -> nn.Module:
     """Build the network that `spec` names or makes, with initial weights drawn from `rng`.
 
@@ -46,7 +46,7 @@ def build(
             that is called with `input_shape=` and `classes=` and returns an nn.Module; or a
             network itself; or a function from the shape of one example to one.
         input_shape: the shape of one example.
-        classes: the number of outputs.
+        classes: the number of outputs; None: a factory knows it itself.
         rng: the initialisation stream.
 
     Raises:

@@ -36,10 +36,26 @@ _NORMS: tuple[type[nn.Module], ...] = (
 def _look(module: nn.Module) -> list[NotPerExample]:
     """What is wrong with a module in any mode."""
     try:
-        require_separate(module)
+        require_valid(module)
     except NotPerExample as error:
         return [error]
     return []
+
+
+def require_valid(module: nn.Module) -> None:
+    """Raise `NotPerExample` for the first part that is known to couple examples; where `fix`
+    replaces it, the message says so.
+    """
+    try:
+        require_separate(module)
+    except NotPerExample as error:
+        if not isinstance(module.get_submodule(error.data["module"]), _NORMS):
+            raise
+        raise NotPerExample(
+            f"{error}. model = ModuleValidator.fix(model) replaces it: call it before the "
+            "optimizer is made",
+            **error.data,
+        ) from error
 
 
 def _replace(norm: nn.Module) -> nn.Module:

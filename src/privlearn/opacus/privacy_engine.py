@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import nn
@@ -17,19 +18,20 @@ from torch.utils.data import SequentialSampler
 
 from privlearn._checks import checked, count, positive, quoted, require_fit
 from privlearn.core.clipping.clips import Clip, Flat, PerLayer, Quantile
-from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import LEAST_NOISE
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded, warn
 from privlearn.loop import make_private
 from privlearn.opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from privlearn.opacus.module_validator import ModuleValidator
+from privlearn.opacus.module_validator import ModuleValidator, require_valid
 from privlearn.opacus.planned_settings import ScriptedRun
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
+from privlearn.opacus.strange_attributes import NO_PRIVATE_STEP
 from privlearn.runs import compute
 from privlearn.training.clip_only import ClipOnlyRun
+from privlearn.training.run import Run
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
@@ -124,8 +126,9 @@ class PrivacyEngine:
             epochs: how many passes over the loader there are at most: what a certificate claims.
             options: `criterion`, `batch_first`, `loss_reduction`, `poisson_sampling`, `clipping`
                 and `grad_sample_mode` as of Opacus; all others as of `pv.make_private` (`examples`,
-                `microbatch`, `ledger`, `streams`, ...). `checkpoint` is the file of
-                `save_checkpoint`: if it is there, the run in it is continued.
+                `microbatch`, `ledger`, `streams`, ...). `checkpoint` is a file to keep progress
+                in, from the first step on, about once a minute; if it is there, the run in it is
+                continued. Once the script calls `save_checkpoint`, it is written by that alone.
 
         Raises:
             BadInput, NotPerExample: the model, the optimizer or the loader can't be private.
@@ -205,7 +208,7 @@ class PrivacyEngine:
         settings: dict[str, Any],
     ) -> tuple[Any, ...]:
         module, optimizer, loader = _as_given(module, optimizer, loader, options.get("ledger"))
-        file = _checkpoint_in(options.pop("checkpoint", None))
+        file = _checkpoint_in(kept_in := options.pop("checkpoint", None))
         if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "
@@ -216,12 +219,7 @@ class PrivacyEngine:
         _require_known(asked)
         for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
             require_fit(name, asked[name], kind)
-        if type(module).__module__.startswith("opacus.") and hasattr(module, "_module"):
-            raise BadInput(
-                f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
-                "give the plain module that it was made of"
-            )
-        require_separate(module)
+        require_valid(module)
         noise = settings.get("noise_multiplier")
         clip = _clip(asked["clipping"], norm, noise, adaptive)
         settings = {"clip": clip, **settings, **options}
@@ -233,9 +231,9 @@ class PrivacyEngine:
         rows = loader if asked["batch_first"] else _rows_first(loader)
         repeated = {n: value for n, value in settings.items() if n not in _SAID_ELSEWHERE}
         clip_only = noise == 0
-        if clip_only and (file or settings.get("ledger") is not None):
+        if clip_only and (kept_in or settings.get("ledger") is not None):
             raise BadInput(
-                f"{'checkpoint' if file else 'ledger'}= was given, and noise_multiplier is 0: a "
+                f"{'checkpoint' if kept_in else 'ledger'}= was given, and noise_multiplier is 0: a "
                 "run without noise can't be charged, and is not saved. Leave it out"
             )
         if clip_only:
@@ -246,21 +244,23 @@ class PrivacyEngine:
         except BudgetExceeded as error:
             error.add_note(_SET_ASIDE)
             raise
-        if clip_only and planned.world.size > 1:
-            raise BadInput(
-                "noise_multiplier is 0, and there are several processes: a run without noise is "
-                "for finding faults, in one process. Start one, or give a number above 0"
-            )
-        run = ClipOnlyRun(planned) if clip_only else planned
+        _require_one_process(planned, clip_only=clip_only, kept=kept_in is not None)
+
+        def taken_by_script(planned: Run) -> ScriptedRun:
+            run = ClipOnlyRun(planned) if clip_only else planned
+            run.refuse_other_steps(NO_PRIVATE_STEP)
+            return run
 
         def remake(before: ScriptedRun, plan: Plan, **resumed: Any) -> ScriptedRun:
             again = {**repeated, "plan": plan, "config": before.config}
-            if clip_only:
-                return ClipOnlyRun(make_private(module, optimizer, rows, **again))
-            again |= {"ledger": before.ledger, **resumed}
-            return make_private(module, optimizer, rows, **again)
+            again |= {} if clip_only else {"ledger": before.ledger, **resumed}
+            run = taken_by_script(make_private(module, optimizer, rows, **again))
+            run.keep(**before.kept)
+            return run
 
-        self._script = script = ScriptRun(run, remake, batch_first=asked["batch_first"])
+        self._script = script = ScriptRun(
+            taken_by_script(planned), remake, batch_first=asked["batch_first"], kept_in=kept_in
+        )
         if file is not None:
             script.go_on(file)
         criterion = (
@@ -330,6 +330,21 @@ class PrivacyEngine:
             return math.inf
         return self.run.spent(delta).epsilon
 
+    def close(self) -> None:
+        """End the run, if there is one: what was not charged is given back. One that is kept in a
+        file can be continued.
+        """
+        if self._script is not None:
+            self._script.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, *trace: object) -> None:
+        """However the block ends, what was not charged is given back."""
+        if self._script is not None:
+            self._script.close(error)
+
     def publish(self, out: str | Path, **options: Any) -> Path:
         """End the run and write the module with its certificate; `options` are those of
         `pv.publish`.
@@ -357,7 +372,7 @@ class PrivacyEngine:
     def save_checkpoint(
         self,
         *,
-        path: str | Path,
+        path: str | Path | io.IOBase,
         module: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         noise_scheduler: Any = None,
@@ -371,7 +386,7 @@ class PrivacyEngine:
         holds the keys of the noise, and is as secret as the data. `publish` deletes it.
 
         Args:
-            path: the file, the same for all calls.
+            path: the file, the same for all calls. A stream is refused.
             module: the private one. With the optimizer it is saved in any case.
             optimizer: the private one.
             noise_scheduler: of the plan, and goes on with it.
@@ -390,7 +405,7 @@ class PrivacyEngine:
     def load_checkpoint(
         self,
         *,
-        path: str | Path,
+        path: str | Path | io.IOBase,
         module: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         noise_scheduler: Any = None,
@@ -403,7 +418,7 @@ class PrivacyEngine:
         arguments. The loader's next pass is that of the next epoch.
 
         Args:
-            path: the file.
+            path: the file. A stream is refused.
             module: the private one. With the optimizer it gets the saved state in any case.
             optimizer: the private one.
             noise_scheduler: made as it was made then. It goes on with the run.
@@ -453,6 +468,11 @@ def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[An
         module = module.module
     if isinstance(optimizer, PrivateOptimizer):
         optimizer = optimizer.original_optimizer
+    if type(module).__module__.startswith("opacus.") and hasattr(module, "_module"):
+        raise BadInput(
+            f"module is a {type(module).__name__} of Opacus', which reads the batch by itself: "
+            "give the plain module that it was made of"
+        )
     if not isinstance(loader, PrivateLoader):
         return module, optimizer, loader
     if ledger is None or loader.ledger is not ledger:
@@ -462,6 +482,20 @@ def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[An
             "ledger=pv.Ledger(pv.Budget(E, D))"
         )
     return module, optimizer, loader.original_loader
+
+
+def _require_one_process(run: Run, *, clip_only: bool, kept: bool) -> None:
+    """Refuse several processes where a run takes one."""
+    if clip_only and run.world.size > 1:
+        raise BadInput(
+            "noise_multiplier is 0, and there are several processes: a run without noise is "
+            "for finding faults, in one process. Start one, or give a number above 0"
+        )
+    if kept and run.world.size > 1:
+        raise BadInput(
+            "checkpoint= was given, and there are several processes: in this form a run is "
+            "kept by one. To go on with a run on several use pv.make_private(checkpoint=FILE)"
+        )
 
 
 def _require_known(asked: dict[str, Any]) -> None:

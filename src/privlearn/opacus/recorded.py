@@ -204,13 +204,13 @@ def computed(
             out = _of_no_rows(func, *tree_map(plain, (args, kwargs)))
     if not recorded:
         return out
-    name = getattr(noted, "__name__", "")
+    name, writes_out = getattr(noted, "__name__", ""), kwargs.get("out") is not None
     tensors = any(isinstance(leaf, Tensor) for leaf in tree_leaves(out))
-    if name in _WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
-        if not isinstance(args[0], Recorded) or "out" in kwargs:
+    if name in _WRITES or (name.endswith("_") and not name.endswith("__")) or writes_out:
+        if not isinstance(args[0], Recorded) or writes_out:
             recorded[0].turn.watch.was_read = True
             note(PLAIN, silent=True)
-        return args[0] if "out" not in kwargs else out
+        return out if writes_out else args[0]
     if turn is not None and recording and tensors:
         return turn.note(noted, args, kwargs, out)
     if tensors or name not in _PUBLIC:  # from here on the script may hold numbers of the batch

@@ -22,26 +22,33 @@ _SCRIPT = "script"
 
 @final
 class ScriptCheckpoint(Checkpoint):
-    """A run's checkpoint that is written when the script says so, and not at other times: what it
-    loads is what it saved. What noise is drawn for is noted at any time.
+    """A run's checkpoint. It is written when the script says so, and from then on at no other time:
+    what it loads is what it saved. What noise is drawn for is noted at any time.
 
     Args:
         path: the file.
+        by_itself: whether the run writes it, about once a minute, until the script says so.
 
     Attributes:
         loss: the script's, by which all steps are taken.
         values: of the script, by name: tensors and plain values, nested in dictionaries and lists.
         microbatch: how many examples are computed at once.
-        due: whether the script says so.
+        asked: whether the script says so.
     """
 
-    due = False
+    asked = False
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, by_itself: bool = False) -> None:
         super().__init__(path)
+        self.by_itself = by_itself
         self.loss: ScriptLoss | None = None
         self.values: Mapping[str, Any] = {}
         self.microbatch: int | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether the script says so, or it is time for the next."""
+        return self.asked or (self.by_itself and super().due)
 
     @classmethod
     def load(cls, path: str | Path) -> ScriptCheckpoint:
@@ -62,6 +69,7 @@ class ScriptCheckpoint(Checkpoint):
         file.loss = whole_loss(script["loss"], saved.tensors)
         file.values = whole(script["values"], saved.tensors)
         file.microbatch = script["microbatch"]
+        file.by_itself = script.get("by_itself", False)
         return file
 
     def resumed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +90,7 @@ class ScriptCheckpoint(Checkpoint):
             BadInput: it can't be written, or the loss or a value of the script can't be saved; what
                 was saved before is still there.
         """
-        if not self.due:
+        if not (self.asked or self.by_itself):
             return
         assert self.loss is not None, "a run is kept once its loss is known"
         tensors = dict(saved.tensors)
@@ -92,5 +100,6 @@ class ScriptCheckpoint(Checkpoint):
             "loss": flattened_loss(self.loss, tensors),
             "values": flattened(self.values, "checkpoint_dict", tensors),
             "microbatch": self.microbatch,
+            "by_itself": self.by_itself,
         }
         super().write(Saved(tensors, {**saved.plain, _SCRIPT: script}))

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from privlearn.errors import NotPerExample
 from privlearn.opacus.recorded import Entry, Mark, Recorded, Ref, Turn
+from privlearn.opacus.strange_attributes import RETURNED
 
 #: What may be done with a mean over the batch, by name: the signs of both sides of a sum.
 _SIGNS = {"add": (1, 1), "sub": (1, -1), "subtract": (1, -1), "rsub": (-1, 1), "__rsub__": (-1, 1)}
@@ -83,6 +84,10 @@ class ScriptLoss:
         ) and all(
             one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms
         )
+
+    def mixes_rows(self) -> bool:
+        """Whether rows are picked by constant numbers, as mixup picks them."""
+        return any(map(_picks_rows, self.tape))
 
     def __deepcopy__(self, memo: object) -> ScriptLoss:
         return self
@@ -184,6 +189,13 @@ def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
 def _require_of_rows(tape: list[Entry]) -> None:
     """Refuse what is computed from anything but the batch, the model's output and constants."""
     if not any(entry.function is None for entry in tape):
+        values = [value for entry in tape for value in entry.values]
+        if any(isinstance(value, nn.Parameter) for value in values):
+            raise NotPerExample(
+                "the loss was computed by parameters, and not by the model that make_private "
+                "returned: another name of the model, or a part of it, was called. Call the "
+                f"returned one: {RETURNED}"
+            )
         raise NotPerExample(
             "the loss does not depend on what the model that make_private returned gives for a "
             "batch of its loader: copies in numpy and outputs made under no_grad are cut off. "
@@ -197,12 +209,40 @@ def _require_of_rows(tape: list[Entry]) -> None:
                     "again for each example. Compute all of the loss anew from the batch, without "
                     "writing into tensors"
                 )
-            if isinstance(value, Tensor) and value.requires_grad:
-                raise NotPerExample(
-                    f"the loss holds parameters beside the model's output ({entry.name}), such as "
-                    "a norm of the weights: its gradient belongs to no example. Use the "
-                    "optimizer's weight_decay=, and call the model as a whole"
-                )
+            if _is_parameter(value):
+                raise _of_parameters(entry.name)
+
+
+def _is_parameter(value: Any) -> bool:
+    """Whether it is a parameter, or computed from parameters alone."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _of_parameters(name: str) -> NotPerExample:
+    return NotPerExample(
+        f"the loss holds parameters beside the model's output ({name}), such as a norm of the "
+        "weights: its gradient belongs to no example. Use the optimizer's weight_decay=, and call "
+        "the model as a whole"
+    )
+
+
+def _picks_rows(entry: Entry) -> bool:
+    """Whether an operation takes rows by numbers that are none of the batch's."""
+    if entry.name not in ("__getitem__", "index_select"):
+        return False
+    args, kwargs = _arguments(entry)
+    index = args[-1] if len(args) > 1 else kwargs.get("index")
+    first = index[0] if isinstance(index, tuple) and index else index
+    return isinstance(args[0], Ref) and getattr(first, "ndim", 0) == 1
+
+
+def mixing() -> NotPerExample:
+    """The error for a loss that mixes rows."""
+    return NotPerExample(
+        "the loss picks rows of the batch by numbers, such as randperm(len(x)): mixup and CutMix "
+        "make one example of two rows, whose gradients can't be clipped apart. Change each row by "
+        "itself, in the data set, or use label_smoothing="
+    )
 
 
 def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
@@ -232,6 +272,8 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         for side, sign in zip(args, _SIGNS[name], strict=True):
             if isinstance(side, Ref):
                 yield from _terms(tape, side, sign * factor)
+    elif name in _SIGNS and any(map(_is_parameter, args)):
+        raise _of_parameters(name)
     elif (
         name in _MULTIPLY | _DIVIDE
         and len(sides) == 1

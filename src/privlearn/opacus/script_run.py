@@ -5,6 +5,7 @@ privlearn.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -21,13 +22,19 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.opacus.logical_batch import LogicalBatch
 from privlearn.opacus.planned_settings import NOISE, NORM, PlannedSettings, ScriptedRun
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.saved_loss import flattened_loss
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
-from privlearn.opacus.script_loss import ScriptLoss, taken_apart
-from privlearn.opacus.strange_attributes import refuse_reading, refuse_writing
+from privlearn.opacus.script_loss import ScriptLoss, mixing, taken_apart
+from privlearn.opacus.strange_attributes import (
+    RETURNED,
+    GradientToCome,
+    refuse_reading,
+    refuse_writing,
+)
 from privlearn.training.clip_only import ClipOnlyRun
 from privlearn.training.task import Batch, Epoch
 
@@ -49,6 +56,7 @@ class ScriptRun:
         remake: makes it again, before the first batch: see `PlannedSettings`.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
+        kept_in: a file in which a new run is kept from its first step on.
 
     Attributes:
         planned: the noise multiplier and the clipping norm, which the script may set before the
@@ -66,9 +74,12 @@ class ScriptRun:
         remake: Callable[..., ScriptedRun],
         *,
         batch_first: bool,
+        kept_in: str | Path | None = None,
     ) -> None:
         self.planned, self._batch_first = PlannedSettings(run, remake), batch_first
         self._file: ScriptCheckpoint | None = None
+        self._kept_in, self._goes_on = kept_in, False
+        self._is_closed = False
         self.divisor = run.plan.sampling.expected_batch_size(run.examples)
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
@@ -96,6 +107,8 @@ class ScriptRun:
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
+        if self._is_closed or self.run.state == "over":
+            raise self._is_over()
         if self._turn is not None and self._turn.loss is not None:
             raise _without_step()
         if self._batch is None:
@@ -108,6 +121,11 @@ class ScriptRun:
             if self._turn is not None:
                 raise _without_step()
         self._begin_next()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, by an error or not: what was not charged is given back."""
+        self._is_closed = True
+        self.run.__exit__(type(error), error)
 
     def _rows_in_order(self, most: int | None) -> Iterator[Any]:
         """The rest of a pass in which a script takes no step, before its first one: rows to look
@@ -143,11 +161,24 @@ class ScriptRun:
             return
         self._begin_next()
         if not self._draw():
-            raise BadInput(
-                f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
-                "cost is spent. Give make_private as many epochs= as there are passes over the "
-                "loader"
+            raise self._is_over()
+
+    def _is_over(self) -> BadInput:
+        epochs = f"the run has {self.run.plan.epochs} epochs"
+        if self.run.steps_done < self.run.steps:
+            return BadInput(
+                f"{epochs}, and was closed or published in number {self.run.epoch + 1}: no batch "
+                "follows. Make another PrivacyEngine, or take all batches before publish()"
             )
+        return BadInput(
+            f"{epochs}, and all of them are over: what they cost is spent. "
+            + (
+                "It goes on with a saved one: count passes by `for epoch in "
+                "range(engine.run.epoch, epochs)`"
+                if self._goes_on
+                else "Give make_private as many epochs= as there are passes over the loader"
+            )
+        )
 
     def _begin_next(self) -> None:
         """End an epoch, and with the last one the run."""
@@ -210,18 +241,41 @@ class ScriptRun:
                 "loss2).backward(), before optimizer.step()"
             )
         turn.loss = taken_apart(turn, loss, gradient)
+        GradientToCome.put_in(self._trained())
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [each for each in self.run.model.parameters() if each.requires_grad]
+
+    def forget_gradients(self) -> None:
+        """zero_grad() was called: what the last step released is forgotten."""
+        self.gradients = None
+        GradientToCome.remove_from(self._trained())
+
+    def require_loss(self) -> None:
+        """Raise `BadInput` unless `backward` was called of a loss of the batch in hand."""
+        turn = self._turn
+        if turn is not None and turn.loss is not None:
+            return
+        if turn is None and self._loss is not None:
+            raise BadInput(
+                "optimizer.step() was called again, or without a new batch: the step on the last "
+                "batch was taken, and a batch is good for one step. Leave out the second step(), "
+                f"and take batches from the returned loader: {RETURNED}"
+            )
+        raise BadInput(
+            "optimizer.step() was called without a loss of a batch of the private loader: "
+            "loss.backward() has to come before it, of what the returned model gives for a batch "
+            f"of the returned loader. Use {RETURNED}"
+        )
 
     def step(self) -> None:
         """Clip, charge, noise, and the optimizer's own step; of a physical batch that is not the
         last one of its batch, nothing.
         """
+        self.require_loss()
         turn, in_hand = self._turn, self._batch
-        if turn is None or in_hand is None or turn.loss is None:
-            raise BadInput(
-                "optimizer.step() was called without a loss of the batch: a batch of the loader is "
-                "good for one step, and loss.backward() has to come before it, of a loss of the "
-                "private model's output for this batch"
-            )
+        assert turn is not None
+        assert in_hand is not None
         self.planned.require_planned(in_hand.batch.epoch)
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
@@ -234,12 +288,23 @@ class ScriptRun:
             self._end(turn, loss)
             return
         batch = in_hand.batch
-        self.run.step(batch, loss)
+        kept_in, self._kept_in = self._kept_in, None
+        if kept_in is not None:
+            flattened_loss(loss, {})  # one that can't be saved is refused before a step is taken
+        try:
+            self.run.step(batch, loss)
+        except (BadInput, NotPerExample) as error:
+            if self._loss is None and loss.mixes_rows():
+                raise mixing() from error
+            raise
         self._batch = None
         self._end(turn, loss)
+        if kept_in is not None:
+            self._write(ScriptCheckpoint(kept_in, by_itself=True))
 
     def _end(self, turn: Turn, loss: ScriptLoss) -> None:
         """The script is through with what it was handed."""
+        GradientToCome.remove_from(self._trained())
         turn.close()
         self._turn, self._loss = None, loss
 
@@ -265,7 +330,7 @@ class ScriptRun:
                 "and read numbers then; for a loss that changes use pv.make_private"
             )
 
-    def save(self, path: str | Path, values: Mapping[str, Any]) -> None:
+    def save(self, path: str | Path | io.IOBase, values: Mapping[str, Any]) -> None:
         """Keep the run in a file, from here on, with values of the script.
 
         Raises:
@@ -290,29 +355,34 @@ class ScriptRun:
                 "step of a whole batch: a checkpoint holds the run as it is after a step. Call it "
                 "after optimizer.step(), at the end of an epoch for example"
             )
+        path = _path_of(path)
         file = self._file or ScriptCheckpoint(path)
-        if file.path != Path(path):
+        if file.path != path:
             raise BadInput(
                 f"the run is kept in {quoted(str(file.path))}, and a second file would let its "
                 "steps be taken twice: give save_checkpoint the same path each time"
             )
-        file.loss, file.values = self._loss, values
-        file.microbatch = self.run.config.microbatch
+        file.values, file.by_itself = values, False
+        self._write(file)
+
+    def _write(self, file: ScriptCheckpoint) -> None:
+        """Write a file, in which the run is kept from here on."""
+        file.loss, file.microbatch = self._loss, self.run.config.microbatch
         if self._file is None:
             self.run.keep_in(file)
             self._file = file
-        file.due = True
+        file.asked = True
         try:
             self.run.save_checkpoint()
         finally:
-            file.due = False
+            file.asked = False
 
     def _batch_is_begun(self) -> bool:
         return (self._batch is not None and self._batch.begun) or (
             self._turn is not None and self._turn.loss is not None
         )
 
-    def load(self, path: str | Path) -> Mapping[str, Any]:
+    def load(self, path: str | Path | io.IOBase) -> Mapping[str, Any]:
         """Go on with the run in a file, in place of the one that was made; the script's values.
 
         Raises:
@@ -323,7 +393,8 @@ class ScriptRun:
                 "load_checkpoint was called, and noise_multiplier is 0: a run without noise is "
                 "not saved. Give the noise of the run that is to go on"
             )
-        if self._file is not None and self._file.path == Path(path) and self._epochs is None:
+        path = _path_of(path)
+        if self._file is not None and self._file.path == path and self._epochs is None:
             return self._file.values  # make_private was given the file
         if self.run.state != "not begun":
             raise BadInput(
@@ -345,7 +416,8 @@ class ScriptRun:
         """Continue the run in a file, with which it was made."""
         self.run.begin()
         self.planned.begin_epoch(self.run.epoch)
-        self._loss, self._file = file.loss, file
+        self._loss, self._file, self._goes_on = file.loss, file, True
+        self._kept_in = None
 
     def compute_at_once(self, rows: int) -> None:
         """Compute so many examples at once, from the first step on.
@@ -361,12 +433,22 @@ class ScriptRun:
         self.run.set_microbatch(rows)
 
 
+def _path_of(path: str | Path | io.IOBase) -> Path:
+    """The path of a checkpoint; a stream is refused."""
+    if isinstance(path, io.IOBase):
+        raise BadInput(
+            f"path is a {type(path).__name__}: expected the path of a file, beside which the run "
+            "notes what noise was drawn for, so that its steps are taken once. "
+            "torch.save(module.state_dict(), STREAM) keeps the weights"
+        )
+    return Path(path)
+
+
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: call loss.backward(), and step() of "
-        "the optimizer that make_private returned, for every batch, an empty one, too. To add up K "
-        "batches, give the DataLoader K times the batch_size, and take its batches from "
-        "BatchMemoryManager"
+        "no step() of the returned optimizer was taken on the batch before: call loss.backward(), "
+        "step() and zero_grad() for every batch, an empty one, too. To add up K batches, give the "
+        "DataLoader K times the batch_size, and take its batches from BatchMemoryManager"
     )
 
 
@@ -434,7 +516,7 @@ class PrivateModule(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the model: what the last step released is forgotten."""
-        self.__dict__["_script"].gradients = None
+        self.__dict__["_script"].forget_gradients()
         self._module.zero_grad(set_to_none)
 
     def to_standard_module(self) -> nn.Module:
@@ -450,6 +532,10 @@ class PrivateModule(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         """A copy of the model alone: a run can't be copied."""
         return copy.deepcopy(self._module, memo)
+
+
+def _has_gradient(parameter: nn.Parameter) -> bool:
+    return not isinstance(parameter.grad, GradientToCome | None)
 
 
 #: What a script, or torch, may set on a private optimizer.
@@ -548,7 +634,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the optimizer that was given: what the last step released is forgotten."""
-        self._script.gradients = None
+        self._script.forget_gradients()
         self.original_optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -559,6 +645,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._script.require_loss()
         self._require_cleared()
         released: list[Tensor | None] = []
 
@@ -582,9 +669,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _require_cleared(self) -> None:
         """Refuse a step whose gradients a script did not keep apart from those of the last one."""
         left = self._script.gradients
-        if left == "skipped" or (
-            left == "released" and any(each.grad is not None for each in self.params)
-        ):
+        if left == "skipped" or (left == "released" and any(map(_has_gradient, self.params))):
             raise BadInput(
                 "zero_grad() was not called since the last step: gradients of several steps are "
                 "not added up. Call optimizer.zero_grad() once for each batch, before backward() "

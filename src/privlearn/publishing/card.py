@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._texts import for_code, for_markdown
-from privlearn.core.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.core.accounting.guarantee import (
+    ALL,
+    Adjacency,
+    Guarantee,
+    PrivacyUnit,
+    rounded_up,
+    times,
+)
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.transform import public_features
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
+from privlearn.publishing.columns import describe_columns, describe_missing
 from privlearn.publishing.statement import Statement
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
@@ -24,6 +32,53 @@ _VERBS = {
     "zero_out": "replaced by an empty one (the number of examples is public)",
     "replace_one": "replaced by any other (the number of examples is public)",
 }
+
+
+#: Whose choice a kind of neighbour is, and what it leaves open, by what one of the protected is.
+_WHY = {
+    "add_remove": (
+        "The number of {one}s is protected, too: where a run needs one, the publisher declares it "
+        "(examples=N), and none is read off the rows."
+    ),
+    "zero_out": (
+        "The number of {one}s is public here: none was declared (examples=N), or this kind of "
+        "neighbour was chosen."
+    ),
+    "replace_one": (
+        "The number of {one}s is public here. This kind of neighbour was chosen, or the batches "
+        "ask for it: it bounds directly how well two values of one {one}'s data can be told apart."
+    ),
+}
+
+
+def noun(unit: PrivacyUnit) -> str:
+    """What one of the protected is called."""
+    return "example" if unit == PrivacyUnit() else "person"
+
+
+def why_neighbours(guarantee: Guarantee) -> str:
+    """Why neighbours are of this kind, and that others make another promise."""
+    one = "example" if guarantee.rows_per_person is None else "person"
+    return (
+        f"{_WHY[guarantee.adjacency.value].format(one=one)} Epsilons of other kinds of neighbour "
+        "are other promises: do not compare them or add them up."
+    )
+
+
+def odds(guarantee: Guarantee) -> str:
+    """What epsilon and delta say of the odds of a conclusion."""
+    one, most = noun(guarantee.unit), times(guarantee.epsilon)
+    what = (
+        f"between any two values of one {one}'s data"
+        if guarantee.adjacency is Adjacency.REPLACE_ONE
+        else f"that one {one} took part"
+    )
+    return (
+        f"In odds: for someone who knows all other training data, what is published changes the "
+        f"odds {what} by at most a factor e^{rounded_up(guarantee.epsilon)}, {most}: odds of 1 to "
+        f"1 become at most {most.removesuffix(' times')} to 1. There may be exceptions, with a "
+        f"probability of at most {guarantee.delta:g}."
+    )
 
 
 def neighbours(guarantee: Guarantee) -> str:
@@ -39,15 +94,31 @@ def neighbours(guarantee: Guarantee) -> str:
 def protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
+        used = (
+            "all their rows"
+            if unit.rows_per_person == ALL
+            else f"any number of rows, of which at most {unit.rows_per_person} were used"
+        )
         return (
-            f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as "
-            "is the rest of the run."
+            f"one person, with {used}. That the rows were rightly assigned to persons is the "
+            "publisher's word, as is the rest of the run."
         )
     if unit.group_size > 1:
-        return f"{unit}: a person with more is protected less."
-    return f"{unit}: a person with several rows is protected less."
+        return (
+            f"one person with at most {unit.group_size} rows of the training data: a person with "
+            "more is protected less."
+        )
+    return (
+        "one row of the training data (one example): a person with several rows is protected less."
+    )
 
 
+#: Where bounds of columns come from, and what a column of persons is for.
+_COLUMNS = (
+    "The model was made from these columns of the table, and from no others. The publisher "
+    "declared their kinds, bounds and categories; values beyond the bounds counted as the bounds."
+)
+_PERSON = "One more column says whose row it is, and only sorts the rows. "
 _SCALED = (
     "Scores add up to 1. They were divided by a temperature that was fitted to the training data, "
     "as a release of its own, so that they are estimates of probabilities."
@@ -79,6 +150,7 @@ def write(said: Statement) -> str:
         named = {name.replace("_", " "): metrics.text(name) for name in metrics.figures}
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
+    lines += _describe_columns(said)
     lines += _describe_choice(said.plan, facts) + _describe_training(said, said.trained)
     lines += _describe_use(said)
     if said.audit is not None:
@@ -145,8 +217,12 @@ def _guarantee(said: Statement) -> list[str]:
         "",
         f"Two training sets are neighbours if {neighbours(guarantee)}. For any such pair, the "
         "probability of any outcome of the training differs by at most a factor "
-        f"e^{rounded_up(guarantee.epsilon)}, plus {guarantee.delta:g}. What is protected is "
-        f"{protected(guarantee.unit)}",
+        f"e^{rounded_up(guarantee.epsilon)} ({times(guarantee.epsilon)}), plus "
+        f"{guarantee.delta:g}. What is protected is {protected(guarantee.unit)}",
+        "",
+        odds(guarantee),
+        "",
+        why_neighbours(guarantee),
         "",
         f"{attack} This holds for attackers who know all other training data.",
         "",
@@ -186,6 +262,21 @@ def _signature(signed_by: str | None) -> list[str]:
         "--key`. A signature does not prove that the statement is true.",
         "",
     ]
+
+
+def _describe_columns(said: Statement) -> list[str]:
+    """The table's columns, where the rows came from a table with a schema."""
+    if said.table is None:
+        return []
+    rows = [_row(name, text) for name, text in describe_columns(said.table)]
+    lines = ["| column | kind, and what was declared |", "| --- | --- |", *rows]
+    return ["## Columns used", "", for_markdown(words_on_columns(said)), "", *lines, ""]
+
+
+def words_on_columns(said: Statement) -> str:
+    """Where the columns and their bounds come from."""
+    person = "" if said.guarantee.rows_per_person is None else _PERSON
+    return f"{_COLUMNS} {person}{describe_missing(said.table or {})}".rstrip()
 
 
 def _describe_choice(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
@@ -327,6 +418,9 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "processes": lambda value, _: iter([("processes", f"{value}, which together took each step")]),
     "left_early": lambda _, __: iter(
         [("left early", "yes; the claim is for all steps of the plan")]
+    ),
+    "weights_of_step": lambda value, _: iter(
+        [("published weights", f"those after step {value}; the claim is for all steps")]
     ),
     "noise_multipliers": _noise_multipliers,
     "validation": lambda value, _: iter([("validated on", f"{value['rows']} rows")]),

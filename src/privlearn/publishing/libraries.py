@@ -88,7 +88,7 @@ def lines_of_use(files: Mapping[str, bytes]) -> list[str]:
         ]
     if library.name != "peft":
         return []
-    if library.loader is None or library.base_model is None:
+    if library.loader is None:
         return [
             "from peft import PeftModel",
             "",
@@ -97,11 +97,15 @@ def lines_of_use(files: Mapping[str, bytes]) -> list[str]:
         ]
     labels = _labels_in(files[ADAPTER]) if "Classification" in library.loader else None
     options = "" if labels is None else f", num_labels={labels}"
+    base, saved = json.dumps(library.base_model), list[str]()
+    if library.base_model is None:
+        base, saved = '"base_model"', ["# base_model: a folder with the model of the adapter"]
     return [
         "from peft import PeftModel",
         f"from transformers import {library.loader}",
         "",
-        f"base_model = {library.loader}.from_pretrained({json.dumps(library.base_model)}{options})",
+        *saved,
+        f"base_model = {library.loader}.from_pretrained({base}{options})",
         'model = PeftModel.from_pretrained(base_model, ".")',
     ]
 

@@ -153,6 +153,8 @@ def rebuild(
         transforms = [_transform(part, features) for part in config["transforms"]]
         model = nn.Sequential(*transforms, _network(config, network))
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if not known:
+        tensors = _of_the_part(tensors, wanted, f"{len(transforms)}.")
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     if wanted != shapes:
         odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
@@ -170,6 +172,30 @@ def rebuild(
     return model.eval()
 
 
+def _of_the_part(
+    tensors: dict[str, Tensor], wanted: Mapping[str, tuple[int, ...]], place: str
+) -> dict[str, Tensor]:
+    """The weights by the names of the network that is given, where it is the only part with weights
+    of the module that was trained, as the network in a LightningModule is. Else as they are.
+
+    Args:
+        tensors: by name.
+        wanted: the shapes that the model has with the network that is given.
+        place: what the names of the network's weights begin with.
+    """
+    named = dict(tensors)
+    while {name: tuple(value.shape) for name, value in named.items()} != dict(wanted):
+        inner = [name.removeprefix(place).split(".") for name in named if name.startswith(place)]
+        if len({parts[0] for parts in inner}) != 1 or any(len(parts) == 1 for parts in inner):
+            return tensors
+        prefix = f"{place}{inner[0][0]}."
+        named = {
+            place + name.removeprefix(prefix) if name.startswith(prefix) else name: value
+            for name, value in named.items()
+        }
+    return named
+
+
 def _network(config: Mapping[str, Any], source: Network) -> nn.Module:
     """The network: built by its name, made for the shape of its rows, or a copy of the one that is
     given.
@@ -177,8 +203,7 @@ def _network(config: Mapping[str, Any], source: Network) -> nn.Module:
     shape, head = tuple(config["network_input_shape"]), stated_head(config)
     network: Any
     if isinstance(source, str):
-        outputs = _classes(config) if head is None else head.outputs
-        network = networks.build(source, shape, outputs, np.random.default_rng(0))
+        network = _by_name(config, source, None if head is None else head.outputs)
     else:
         network = copy.deepcopy(source) if isinstance(source, nn.Module) else source(shape)
     if not isinstance(network, nn.Module):
@@ -187,6 +212,25 @@ def _network(config: Mapping[str, Any], source: Network) -> nn.Module:
             "torch.nn.Module"
         )
     return network if head is None else head.published(head.complete(network))
+
+
+def _by_name(config: Mapping[str, Any], name: str, outputs: int | None) -> nn.Module:
+    """The network that a name stands for. A factory of the user's own may know its classes itself,
+    where the folder does not say how many there are.
+    """
+    shape = tuple(config["network_input_shape"])
+    stated = config["classes"] if outputs is None else outputs
+    if stated is None and networks.is_built_in(name):
+        stated = _classes(config)
+    try:
+        return networks.build(name, shape, stated, np.random.default_rng(0))
+    except BadInput as error:
+        if stated is not None:
+            raise
+        raise BadInput(
+            f"{first_line(error)[:120]}: the folder does not say how many classes there are, so "
+            f"classes is None. Let {name} know the number itself, or publish with classes=K"
+        ) from error
 
 
 def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
@@ -504,10 +548,13 @@ def load_model(
 
     Args:
         where: the folder that `publish` wrote.
-        model: the network, where it was not built by name: a module like the one that was trained
-            (its weights are not used), a function from the shape of one (transformed) example to
-            one, or the name of a factory, `package.module:function`, that is called with
-            input_shape= and classes=.
+        model: the network, where it was not built by name: a module like the one that was trained,
+            or like its only part with weights, as the network in a LightningModule is. The module
+            itself stays as it is: the loaded model is what is returned, and
+            `module.load_state_dict(pv.load_model(folder, module).network.state_dict())` fills the
+            module. Or a function from the shape of one (transformed) example to a network, or the
+            name of a factory, `package.module:function`, that is called with input_shape= and
+            classes=.
         trusted: the publisher's public key, a file: the certificate must be signed with it. See
             `verify`.
         features: the user's own public encoder `package.module:function`, of a model that has one.

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from privlearn._texts import for_html
 from privlearn.core.accounting.events import Composed, compose
-from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up, times
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.accounting.tradeoff import RATES, percent_up
 from privlearn.core.plan import Plan
@@ -22,10 +22,15 @@ from privlearn.publishing.card import (
     check_command,
     figures_from,
     lines_of_use,
+    noun,
+    odds,
     reading,
     settings,
+    why_neighbours,
+    words_on_columns,
 )
 from privlearn.publishing.charts import interval_chart, line_chart, number_axis, percent_axis
+from privlearn.publishing.columns import describe_columns
 from privlearn.publishing.costs import Cost, costs
 from privlearn.publishing.statement import Statement
 from privlearn.publishing.verify import Verification
@@ -116,12 +121,13 @@ def _table(
 def _top(said: Statement) -> str:
     """The title, and the figures that most readers come for."""
     guarantee, unit = said.guarantee, said.guarantee.unit
-    one, sure = questions.noun(unit), percent_up(said.curve.success)
+    one, sure = noun(unit), percent_up(said.curve.success)
     figures = [
         (
             "Privacy loss (epsilon), at most",
             rounded_up(guarantee.epsilon),
-            f"at delta {guarantee.delta:g}. A bound for the worst case; smaller is more private.",
+            f"at delta {guarantee.delta:g}: a factor e^{rounded_up(guarantee.epsilon)}, "
+            f"{times(guarantee.epsilon)}. A bound for the worst case; smaller is more private.",
         ),
         (
             "At worst",
@@ -192,11 +198,17 @@ def _describe_training(said: Statement) -> str:
         *settings(said, said.trained)[:2],
         ("protected", str(said.guarantee.unit)),
     ]
-    return _table("Of the data, the publisher's own words", rows)
+    words = _table("Of the data, the publisher's own words", rows)
+    if said.table is None:
+        return words
+    columns = _table(
+        "Columns", describe_columns(said.table), ("Column", "Kind, and what was declared")
+    )
+    return f"{words}\n<h3>Columns used</h3>\n<p>{text(words_on_columns(said))}</p>\n{columns}"
 
 
 def _explain_guarantee(said: Statement) -> str:
-    guarantee, one = said.guarantee, questions.noun(said.guarantee.unit)
+    guarantee, one = said.guarantee, noun(said.guarantee.unit)
     replaced = guarantee.adjacency is Adjacency.REPLACE_ONE
     other = "had other values" if replaced else "were missing from the training data"
     attack = said.curve.describe(guarantee.unit).replace("\n", " ")
@@ -219,8 +231,9 @@ def _explain_guarantee(said: Statement) -> str:
         "model with another "
         f"probability. The privacy loss limits how far the two probabilities may lie apart. "
         f"{text(guarantee.meaning)}</p>\n"
+        f"<p>{text(odds(guarantee))}</p>\n"
         f"<p>{text(attack)} This holds for attackers who know all other training "
-        f"data.</p>\n{others}"
+        f"data.</p>\n<p>{text(why_neighbours(guarantee))}</p>\n{others}"
         f'<div class="pair"><figure>{picture}<figcaption>An attacker tries to tell whether one '
         f"{one} took part. "
         "No attack lies above the solid line; the dashed line is guessing without the "
@@ -369,7 +382,7 @@ def _noise(said: Statement) -> str:
     )
     return (
         f"<h3>Noise by epoch</h3>\n<figure>{picture}<figcaption>The noise multiplier is the "
-        f"noise's standard deviation over the most that one {questions.noun(said.guarantee.unit)} "
+        f"noise's standard deviation over the most that one {noun(said.guarantee.unit)} "
         f"can change a sum by: {course}.</figcaption></figure>\n"
     )
 

@@ -170,6 +170,7 @@ def publish(
         key.public.fingerprint if key else None,
         audit,
         tuple(lines_of_use(files)) if weights is not None else (),
+        config.get("table"),
     )
     files = _complete(said, files, key, path)
     for name, most in LARGEST.items():

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privlearn.core.accounting.guarantee import PrivacyUnit, rounded_up
-from privlearn.publishing.card import neighbours, protected
+from privlearn.core.accounting.guarantee import rounded_up, times
+from privlearn.publishing.card import neighbours, noun, protected, why_neighbours
 from privlearn.publishing.statement import Statement
-
-
-def noun(unit: PrivacyUnit) -> str:
-    """What one of the protected is called."""
-    return "example" if unit == PrivacyUnit() else "person"
 
 
 def is_protected(said: Statement) -> Iterator[str]:
@@ -123,12 +118,13 @@ def _usual(said: Statement) -> Iterator[tuple[str, str]]:
         "Privacy loss parameter",
         f"Epsilon {epsilon} with delta {guarantee.delta:g}: approximate differential privacy{rho}, "
         f"by the method {guarantee.method}. It is an upper bound for all events together. By the "
-        "factor e^epsilon the probability of any outcome may differ between neighbouring data "
-        "sets, and by delta on top of that.",
+        f"factor e^{epsilon} ({times(guarantee.epsilon)}) the probability of any outcome may "
+        "differ between neighbouring data sets, and by delta on top of that.",
     )
     yield (
         "Unit of privacy",
-        f"{protected(guarantee.unit)} Neighbouring data sets: {neighbours(guarantee)}.",
+        f"{_capitalise(protected(guarantee.unit))} Neighbouring data sets: "
+        f"{neighbours(guarantee)}. {why_neighbours(guarantee)}",
     )
     yield (
         "Trust model",
@@ -161,6 +157,10 @@ def _usual(said: Statement) -> Iterator[tuple[str, str]]:
         "can reach them, and when they are deleted. Ask the publisher. Checkpoints and recorded "
         "runs are as secret as the data.",
     )
+
+
+def _capitalise(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _composition(said: Statement) -> str:

@@ -53,6 +53,7 @@ class Statement:
         signed_by: fingerprint of the key that signs the certificate, if one does.
         audit: the report of an attack on the claim, if there is one.
         use: Python of another library that loads the model; none where privlearn's commands do.
+        table: what the schema declares of the table that the rows came from; None: no table.
     """
 
     event: Event
@@ -67,6 +68,7 @@ class Statement:
     signed_by: str | None = None
     audit: AuditReport | None = None
     use: tuple[str, ...] = ()
+    table: dict[str, Any] | None = None
 
     @cached_property
     def curve(self) -> TradeOff:

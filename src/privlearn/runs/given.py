@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.origins import require_once
-from privlearn.errors import BadInput, first_line
+from privlearn.errors import BadInput, NotPerExample, first_line
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import PostProcessed
@@ -221,12 +222,39 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
         with torch.no_grad(), torch.random.fork_rng():
             loss(network(_ends(x).to(where)), _ends(y).to(where))
     except Exception as error:
+        # the words of a refusal
+        from privlearn.data.target_forms import advice_on
+
+        advice = advice_on(y)
         raise BadInput(
-            "the model or the loss fails on rows of the data's type, of the smallest and the "
+            "the model or the loss fails on rows of the data's type: "
+            f"{type(error).__name__}: {first_line(error)[:80]}. {advice}"
+            if advice
+            else "the model or the loss fails on rows of the data's type, of the smallest and the "
             f"largest whole numbers in it: {type(error).__name__}: {first_line(error)}. Expected "
             "inputs of the type of the parameters, labels below the number of outputs, and tokens "
             "below the size of the embedding"
         ) from error
+
+
+@contextmanager
+def advising(y: Tensor) -> Iterator[None]:
+    """A block in which a refused loss is given advice by the targets' shape and type, if these say
+    what is wrong.
+    """
+    try:
+        yield
+    except NotPerExample:
+        raise
+    except BadInput as error:
+        # the words of a refusal
+        from privlearn.data.target_forms import advice_on
+
+        if not (advice := advice_on(y)):
+            raise
+        problem = str(error).partition(". ")[0][:150]
+        also = ". Or give made_up=" if "made_up" in str(error) else ""
+        raise BadInput(f"{problem}. {advice}{also}") from error
 
 
 #: What `warn_of_absent` says: nothing of how many rows there are, or which.
@@ -317,6 +345,12 @@ def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
         for key, (name, parameter) in by_id.items()
         if parameter.requires_grad and key not in held
     ]
+    if not held & by_id.keys():
+        raise BadInput(
+            f"the optimizer holds {len(held)} parameters that are not the model's, and none that "
+            "is: it was made before the model was copied or replaced, as ModuleValidator.fix does. "
+            "Make it from model.parameters(), after that"
+        )
     if held - by_id.keys():
         raise BadInput(
             f"the optimizer holds {len(held - by_id.keys())} parameters that are not the model's: "
@@ -490,8 +524,8 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
 def by_index(source: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
-    Memory-mapped arrays and map-style data sets are fetched by index, but where a release before
-    training or a validation that is charged computes on all rows.
+    Memory-mapped arrays, sparse matrices and map-style data sets are fetched by index, but where a
+    release before training or a validation that is charged computes on all rows.
     """
     whole = bool(plan.releases) or plan.reacts
     if isinstance(source, TorchDataset | DataLoader) or hasattr(source, "with_format"):
@@ -512,6 +546,8 @@ def by_index(source: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]
             )
         return None, source
     data = rows(source, plan.sampling)
+    if data.is_sparse and not whole:
+        return data, TensorRows((data.x, data.target_tensor()))
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))
     return data, None

@@ -1,6 +1,4 @@
-"""This file takes the mean of the weights over the end of a run, and sets the optimizer's learning
-rates over it.
-"""
+"""This file sets the optimizer's learning rates over a run, and lets nothing but the run step."""
 
 from __future__ import annotations
 
@@ -22,60 +20,9 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.sharded.models import is_shard
 from privlearn.core.clipping.trained_state import versions
 from privlearn.core.schedules import Constant, Schedule
-from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.errors import BadInput, PrivacyWarning, warn
 from privlearn.runs.session import TrainingSession
 from privlearn.runs.traced_settings import SettingsTrace
-
-
-@final
-class MeanWeights:
-    """The mean of the weights after all steps, later ones heavier (polynomial-decay averaging,
-    Shamir and Zhang 2013).
-
-    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as
-    old, on the average, as what the plain mean over the last `share` of the steps averages; for
-    share 1 it is the plain mean over all. One copy of the weights is all that is kept, and it is
-    right whenever the run ends: the plain mean over the last steps would have to know that
-    beforehand, which a run that follows validations can't, and an exponential moving average has a
-    length in steps of its own.
-
-    Guarantee: post-processing of what was released, it costs nothing.
-
-    Args:
-        parameters: what is averaged. Buffers and frozen parameters don't change in a run, and stay
-            as they are.
-        share: from 0.001 to 1.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
-        self._power = 2 / share - 2
-        self._parameters: list[Tensor] = list(parameters)
-        self.means = [parameter.detach().clone() for parameter in self._parameters]
-        self.steps = 0
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """A step was taken: its weights count."""
-        self.steps += 1
-        torch._foreach_lerp_(
-            self.means, self._parameters, (self._power + 1) / (self._power + self.steps)
-        )
-
-    @torch.no_grad()
-    def after_run(self) -> None:
-        """Let the parameters be the mean; if no step was taken they stay."""
-        if self.steps:
-            torch._foreach_copy_(self._parameters, self.means)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The mean so far."""
-        return {"steps": self.steps, "means": self.means}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        for mean, saved in zip(self.means, state["means"], strict=True):
-            mean.copy_(saved)
-        self.steps = state["steps"]
 
 
 @final
@@ -124,6 +71,10 @@ class Descent:
         schedule: of its learning rates.
         parameters: what is trained.
         session: of the run.
+
+    Attributes:
+        refusal: what is said of a step that is not the run's, on gradients or none; empty where
+            those on gradients alone are refused.
     """
 
     def __init__(
@@ -141,6 +92,7 @@ class Descent:
         self._values: list[Any] = []  # of the settings, when a step began
         self.trace = SettingsTrace(optimizer, lambda: (session.steps_done, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
+        self.refusal = ""
         watch_figures(self)
         self._look_for_earlier_runs()
         inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
@@ -227,9 +179,9 @@ class Descent:
         """
         if self._versions not in (None, versions(self._parameters)):
             self._session.claim_nothing(
-                "weights were changed after a step, by something else than the run. To publish "
-                "mean weights give average=0.5; an average of your own stays beside the model, "
-                "keep(ema=ema)"
+                "weights were changed after a step, by something else than the run. Published are "
+                "those that it ends with: for an earlier epoch's break there, and publish; for an "
+                "average give average=0.5 (keep(ema=ema) saves one of your own, beside the model)"
             )
 
     @property
@@ -274,11 +226,11 @@ class Descent:
         if denial := self.trace.denial(clean=not use):
             self._session.claim_nothing(f"{use}, and then {denial}" if use else denial)
         for kind in self.trace.restarted():
-            warnings.warn(
+            warn(
                 f"a {kind} counts from its beginning, though the run goes on at step "
                 f"{self._session.steps_done}: its rates are not those that the run would have had. "
                 "Give it to the run's keep(...) before the first batch, in the first run, too",
-                stacklevel=4,
+                UserWarning,
             )
         self._session.note_declared_rates(self.trace.reasons)
 
@@ -297,6 +249,8 @@ class Descent:
         """
         if self._stepping or self._session.state == "over":
             return
+        if self.refusal:
+            raise BadInput(self.refusal)
         if any(parameter.grad is not None for parameter in self._parameters):
             raise BadInput(
                 "optimizer.step() was called beside the private step, on gradients that were not "

@@ -23,7 +23,7 @@ class PostProcessed(TypedDict, total=False):
 
     Keys:
         average: publish the mean of the weights of about this last share of the steps
-            (`runs.optimizers.MeanWeights`).
+            (`runs.mean_weights.MeanWeights`).
     """
 
     average: float | None
@@ -100,7 +100,7 @@ def processors(
 
 
 def _mean_weights(parameters: Sequence[nn.Parameter], share: float) -> PostProcessor:
-    from privlearn.runs.optimizers import MeanWeights
+    from privlearn.runs.mean_weights import MeanWeights
 
     return MeanWeights(parameters, share)
 

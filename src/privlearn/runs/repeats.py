@@ -107,8 +107,8 @@ class Repeats:
             raise BadInput(
                 "a step was taken before the interruption, with other settings of the optimizer "
                 "(its learning rate, say), and would be repeated with the same noise. Give those "
-                "it began with (a loop: private.keep(scheduler)), or begin anew; what the run was "
-                "charged stays charged"
+                "it began with (in a loop: private.keep(scheduler); in a trainer: the same "
+                "arguments), or begin anew; what the run was charged stays charged"
             )
         elif then != now:
             raise BadInput(

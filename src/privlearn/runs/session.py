@@ -203,6 +203,7 @@ class TrainingSession(Session):
         first: the epoch and the step that a checkpoint goes on with.
         steps_done: how many steps were released.
         complete: whether nothing is left to release.
+        restored: whether the parts have the state of the checkpoint.
         left: whether a recorded run, which is taken again, was left at the state that this one is
             at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
@@ -248,7 +249,7 @@ class TrainingSession(Session):
         self._generators: list[Tensor] | None = None
         self.steps_done, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
         self.declared_rates: list[str] = []
-        self.repeats = self._notes_of(file)
+        self.repeats, self.restored = self._notes_of(file), False
         self._open = self._stopped = self.left = False
         self._held = ExitStack()  # what is held while the run is under way
         self._draws: Draws | None = None
@@ -783,8 +784,11 @@ class TrainingSession(Session):
             from privlearn.runs.shards import load_shards
 
             tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
+        from privlearn.runs.saved_parts import state_in
+
         for name, part in self.parts.items():
-            part.load_state_dict(whole(saved.plain["parts"][name], tensors))
+            part.load_state_dict(whole(state_in(saved, name), tensors))
+        self.restored = True
         self._released = [
             (config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]
         ]

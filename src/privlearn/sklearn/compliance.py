@@ -8,11 +8,13 @@ from privlearn.errors import BadInput
 from privlearn.sklearn.estimator import PrivateEstimator
 from privlearn.sklearn.table_encoder import DPTableEncoder
 
-_WEIGHTS = {
-    "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 "
-    "counts as one of weight 1"
-    ", and not as two rows"
-}
+_WEIGHTS = dict.fromkeys(
+    (
+        "check_sample_weight_equivalence_on_dense_data",
+        "check_sample_weight_equivalence_on_sparse_data",
+    ),
+    "weights are bounded: a row of weight 2 counts as one of weight 1, and not as two rows",
+)
 #: By class: the check, and why it fails.
 _EXPECTED: dict[str, dict[str, str]] = dict.fromkeys(
     (

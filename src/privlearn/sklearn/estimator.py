@@ -10,11 +10,12 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -27,6 +28,8 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
+from privlearn.data.sparse_matrix import refuse_dense
+from privlearn.data.target_forms import as_array, require_one_each
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
@@ -43,8 +46,8 @@ NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
 NO_TARGET_BOUNDS = (
     "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
 )
-#: Half a step from the middle of the bounds, over their distance, in which rows are not clipped.
-_STEP = 1e-3
+#: So many numbers of sparse rows are made dense together.
+_AT_ONCE = 1 << 23
 #: What `preprocessing` may declare, and what the card then says.
 PUBLIC = "public"
 _DECLARED = (
@@ -89,6 +92,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     ledger: Ledger | None
     random_state: Any
     preprocessing: str | None
+    #: Whether rows of a sparse matrix are taken as they are; else they are refused.
+    _takes_sparse: ClassVar[bool] = False
 
     # -- one ledger for an estimator and its clones
 
@@ -108,6 +113,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         state: dict[str, Any] = BaseEstimator.__getstate__(self)
         return state
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's checks know of it."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._takes_sparse
+        return tags
+
     # -- what is declared
 
     def _validated(self, X: Any, y: Any = "no_validation", *, reset: bool = True) -> Any:
@@ -116,8 +127,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """
         if reset and self._plan is None:
             positive("epsilon", self.epsilon)
+        if not isinstance(y, str):
+            y = as_array(y, "the targets")
+            shape = tuple(getattr(y, "shape", ()))
+            if shape[1:] != (1,):
+                require_one_each(shape, "the targets")
+        if issparse(X) and not self._takes_sparse:
+            refuse_dense(X.shape, type(self).__name__)
         try:
-            return validate_data(self, X, y, reset=reset, dtype=np.float64)
+            return validate_data(self, X, y, reset=reset, dtype=np.float64, accept_sparse="csr")
         except BadInput:
             raise
         except ValueError as error:
@@ -157,10 +175,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether rows go through a fixed public map, for want of declared bounds."""
         return self.bounds is None and self._plan is None
 
-    def _scaled_rows(self, X: Array) -> Array:
+    def _scaled_rows(self, X: Any) -> Any:
         """Rows as the release takes them: as they are where bounds are declared, else each number x
         / (1 + |x|).
         """
+        if self._squashed and issparse(X):  # zeros stay zeros
+            return _squash_stored(X)
         return X / (1 + np.abs(X)) if self._squashed else X
 
     def _dataset(self, X: Array, y: Array | None, classes: int | None = None) -> Dataset:
@@ -406,11 +426,15 @@ class NetworkEstimator(PrivateEstimator):
     def _outputs(self, X: Any) -> torch.Tensor:
         """What the module makes of rows, in double precision."""
         check_is_fitted(self, "module_")
-        rows = torch.from_numpy(
-            np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False)))
-        )
+        scaled = self._scaled_rows(self._validated(X, reset=False))
+        step = max(1, _AT_ONCE // scaled.shape[1]) if issparse(scaled) else len(scaled)
         with torch.no_grad():
-            outputs: torch.Tensor = self.module_(rows).double()
+            outputs = torch.cat(
+                [
+                    self.module_(torch.from_numpy(_dense(scaled[start : start + step]))).double()
+                    for start in range(0, scaled.shape[0], step)
+                ]
+            )
         if not bool(outputs.isfinite().all()):
             raise BadInput(
                 "the model's outputs for some rows are not finite, so that they have no "
@@ -427,12 +451,13 @@ class NetworkEstimator(PrivateEstimator):
         linear near 0.
         """
         low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in bounds)
-        middle, step = (low + high) / 2, _STEP * (high - low)
-        corners = torch.from_numpy(np.concatenate([middle[None], middle + np.diag(step)]))
-        with torch.no_grad():
-            outputs = self.module_(corners).double().numpy()
-        slopes = (outputs[1:] - outputs[0]).T / step
-        return slopes, outputs[0] - slopes @ middle
+        middle = (low + high) / 2
+        row = torch.from_numpy(middle[None]).requires_grad_()
+        outputs = self.module_(row)[0].double()
+        slopes = np.concatenate(
+            [torch.autograd.grad(output, row, retain_graph=True)[0].numpy() for output in outputs]
+        )
+        return slopes, outputs.detach().numpy() - slopes @ middle
 
 
 class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
@@ -467,6 +492,17 @@ class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
         return tags
+
+
+def _dense(rows: Any) -> Array:
+    return np.ascontiguousarray(rows.toarray() if issparse(rows) else rows)
+
+
+def _squash_stored(rows: Any) -> Any:
+    """Each number x as x / (1 + |x|): zeros, which are not stored, stay zeros."""
+    squashed = rows.copy()
+    squashed.data = rows.data / (1 + np.abs(rows.data))
+    return squashed
 
 
 def pair(name: str, bounds: Any, features: int = 1) -> tuple[Any, Any]:
@@ -531,8 +567,15 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
         )
         raise BadInput(f"classes is {shortened(repr(classes), 60)}: expected {expected}")
     if -1 in places:
+        kinds = ["texts" if part.dtype.kind in "US" else "numbers" for part in (labels, declared)]
+        differ = kinds[0] != kinds[1] and "O" not in (labels.dtype.kind, declared.dtype.kind)
+        why = (
+            f". The labels are {kinds[0]}, the classes {kinds[1]}: give both as one kind"
+            if differ
+            else ""
+        )
         raise BadInput(
             "there are labels outside the declared classes: expected "
-            f"{shortened(str(declared.tolist()), 100)}"
+            f"{shortened(str(declared.tolist()), 100)}{why}"
         )
     return declared, np.array(places, dtype=np.int64), ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, final
 
+from scipy.sparse import issparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
@@ -17,6 +18,7 @@ from privlearn._display import shortened
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
+from privlearn.data.sparse_matrix import refuse_dense
 from privlearn.errors import BadInput, first_line
 from privlearn.methods.tuning.blocks import Blocks
 from privlearn.methods.tuning.stopping import Candidate, RandomStopping, chosen_candidate
@@ -142,6 +144,8 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
             BadInput: an estimator that can't be searched, fewer than two candidates, or what
                 `privlearn.tune` refuses.
         """
+        if issparse(X):
+            refuse_dense(X.shape, type(self).__name__)
         estimator = DPClassifier() if self.estimator is None else self.estimator
         if not isinstance(estimator, _SEARCHED) or getattr(estimator, "plan", None) is not None:
             raise BadInput(
@@ -251,7 +255,9 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn's checks know of it: what they know of the estimator."""
-        return (DPClassifier() if self.estimator is None else self.estimator).__sklearn_tags__()
+        tags = (DPClassifier() if self.estimator is None else self.estimator).__sklearn_tags__()
+        tags.input_tags.sparse = self._takes_sparse
+        return tags
 
 
 _BY_DESCENT = (DPClassifier, DPRegressor)

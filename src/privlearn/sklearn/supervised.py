@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -18,6 +18,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
+from privlearn.data.target_forms import target_numbers
 from privlearn.errors import BadInput
 from privlearn.methods import boosting
 from privlearn.methods.boosting.plan import BoostingPlan
@@ -72,6 +73,8 @@ class DPClassifier(PrivateClassifier):
         result_: what `privlearn.publish` takes.
         privacy_, n_features_in_, feature_names_in_: as of every estimator here.
     """
+
+    _takes_sparse: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -214,12 +217,8 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
     def _targets(self, X: Any, y: Any) -> tuple[Array, Array, tuple[float, float], tuple[str, ...]]:
         """Rows, targets, their bounds, and what was read off the private rows."""
         X, y = self._validated(X, y)
-        y = column_or_1d(y, warn=True)
-        if y.dtype.kind not in "fiub":
-            try:
-                y = y.astype(np.float64)
-            except (TypeError, ValueError) as error:
-                raise BadInput(f"the targets are not numbers: {error}") from error
+        y = target_numbers(y, "the targets") if np.ndim(y) > 1 else column_or_1d(y)
+        y = target_numbers(y, "the targets")
         if self.target_bounds is not None:
             return X, y.astype(np.float64), pair("target_bounds", self.target_bounds), ()
         low, high = float(y.min()), float(y.max())
@@ -260,6 +259,8 @@ class DPRegressor(PrivateRegressor):
         module_: the network; its output is in the units of the target.
         privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
     """
+
+    _takes_sparse: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -411,6 +412,8 @@ class DPBoostingClassifier(PrivateClassifier):
         classes_, privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
     """
 
+    _takes_sparse: ClassVar[bool] = True
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -456,6 +459,8 @@ class DPBoostingRegressor(PrivateRegressor):
         module_: the model.
         privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
     """
+
+    _takes_sparse: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -12,10 +12,11 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from privlearn._display import shortened
-from privlearn.data.encoding import encode_features
+from privlearn.data.cells import array_of
+from privlearn.data.encoding import UnmatchedCells, encode_features
 from privlearn.data.schema import Schema, read_schema
-from privlearn.data.tables import Cell, Table, is_frame, of_frame
-from privlearn.errors import BadInput
+from privlearn.data.tables import Table, is_frame, read_table
+from privlearn.errors import BadInput, DataWarning, warn
 
 
 @final
@@ -68,7 +69,11 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             BadInput: a column that is not there, or a cell that its column does not allow: for the
                 data's curator.
         """
-        return encode_features(self._table(X), self._settle_schema())
+        schema, table = self._settle_schema(), self._table(X)
+        features = encode_features(table, schema)
+        for remark in UnmatchedCells.of(table, schema).remarks():
+            warn(remark, DataWarning)
+        return features
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """What the features are called; the schema says it, whatever the columns of the table."""
@@ -111,7 +116,7 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any) -> Table:
         names = [column.name for column in self._settle_schema().features]
         if is_frame(X):
-            table = of_frame(X, names)
+            table = read_table(X, names)
             absent = [name for name in names if name not in table.columns]
             if absent:
                 raise BadInput(
@@ -131,7 +136,7 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         return Table(
             "X",
-            {name: [_cell(cell) for cell in rows[:, at].tolist()] for at, name in enumerate(names)},
+            {name: array_of(rows[:, at].tolist(), _refuse) for at, name in enumerate(names)},
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -148,12 +153,8 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _cell(cell: Any) -> Cell:
-    """A cell of an array as a table has it: NaN is a missing value."""
-    if cell is None or (isinstance(cell, float) and cell != cell):
-        return None
-    if not isinstance(cell, str | int | float | bool):
-        raise BadInput(
-            f"X holds a {type(cell).__name__}: expected numbers, texts or booleans (dates as texts)"
-        )
-    return cell
+def _refuse(row: int, cell: Any) -> BadInput:
+    return BadInput(
+        f"X holds a {type(cell).__name__} in row {row + 1}: expected numbers, texts or booleans "
+        "(dates as texts)"
+    )

@@ -66,7 +66,8 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
         these.
         """
         middle, half = self._units()
-        return ((self._scaled_rows(X) - middle) / half).clip(-1, 1)
+        rows: Array = ((self._scaled_rows(X) - middle) / half).clip(-1, 1)
+        return rows
 
     def _release_module(self, transform: PrivateTransform, rows: Array) -> Any:
         """The module of a transform, made by its release on these rows alone."""

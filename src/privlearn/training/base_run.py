@@ -25,13 +25,17 @@ from privlearn.core.processes import World
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
+from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import Result
 from privlearn.runs.session import Part, TrainingSession
 from privlearn.training.task import Batch, Epoch, Task
 
+#: What the checkpoint calls a scheduler, before its number.
+_SCHEDULER = "scheduler "
+
 
 class BaseRun(Described):
-    """The part of `pv.Run` that loops use.
+    """The part of `pv.Run` that loops use. A run sets `_descent`, its optimizer.
 
     Args:
         session: what is charged and drawn.
@@ -39,6 +43,8 @@ class BaseRun(Described):
         epochs: the epochs that are still to run, one after the other.
         delta: where `spent` and `publish` state epsilon; None: at the plan's.
     """
+
+    _descent: Descent
 
     def __init__(
         self, session: TrainingSession, task: Task, epochs: Generator[Epoch], delta: float | None
@@ -53,6 +59,7 @@ class BaseRun(Described):
             saved.plain["epoch"] * task.steps + saved.plain["step"] if saved else 0
         )
         self._epoch: Epoch | None = None  # the one that was handed out last
+        self._kept: dict[str, Part] = {}
         self._result: Result | None = None
 
     @property
@@ -69,6 +76,11 @@ class BaseRun(Described):
     def state(self) -> str:
         """How far the run is: "not begun", "interrupted", "under way" or "over"."""
         return self.session.state
+
+    @property
+    def unclaimed(self) -> str:
+        """Why nothing can be claimed for the model; empty if something can."""
+        return self.session.unclaimed
 
     @property
     def config(self) -> ComputeConfig:
@@ -177,6 +189,12 @@ class BaseRun(Described):
         """Whether all steps of an epoch were taken."""
         return self.steps_done >= (epoch.number + 1) * self.steps_per_epoch
 
+    def refuse_other_steps(self, message: str) -> None:
+        """Refuse each step of the optimizer that is none of the run's, in these words: for doors
+        whose optimizer is another object. By default those on gradients are refused.
+        """
+        self._descent.refusal = message
+
     # -- checkpoints, checks and costs
 
     def keep(self, *schedulers: Part, **others: Part) -> None:
@@ -184,11 +202,13 @@ class BaseRun(Described):
         their rates.
 
         Args:
-            schedulers: what has a `state_dict` and a `load_state_dict`; before the first batch.
+            schedulers: what has a `state_dict` and a `load_state_dict`; before the first batch. Of
+                a run that has been resumed they get their state at once.
             others: the same, by a name that the checkpoint has for it.
 
         Raises:
-            BadInput: the checkpoint has something else by this name.
+            BadInput: the checkpoint has something else by this name; or it holds a state of it, and
+                a step was taken since.
         """
         parts = self.session.parts
         if both := sorted(parts.keys() & others.keys()):
@@ -196,7 +216,22 @@ class BaseRun(Described):
                 f"the checkpoint has a part {both[0]!r} already: expected another name, such as "
                 f"keep(my_{both[0]}=...)"
             )
-        parts |= {f"scheduler {number}": each for number, each in enumerate(schedulers)} | others
+        first = sum(name.startswith(_SCHEDULER) for name in self._kept)
+        numbered = {
+            f"{_SCHEDULER}{number}": each for number, each in enumerate(schedulers, start=first)
+        }
+        new = numbered | others
+        if self.session.restored:
+            from privlearn.runs.saved_parts import restore_late
+
+            restore_late(new, self.session, stepped=self.steps_done > self._steps_saved)
+        parts |= new
+        self._kept |= new
+
+    @property
+    def kept(self) -> dict[str, Part]:
+        """What `keep` was given, by the checkpoint's name of it."""
+        return dict(self._kept)
 
     def keep_in(self, checkpoint: Checkpoint) -> None:
         """Let a checkpoint keep a run that is under way, from here on: `save_checkpoint` writes it.

@@ -51,6 +51,11 @@ class BatchLoss(WrappedLoss):
     ) -> None:
         super().__init__(function, made_up)
         self._of_rows = of_rows
+        if of_rows is None and self.slowness is None:
+            self.slowness = (
+                "the loss of a batch is computed for one example at a time",
+                "a loss that gives one value for each example, with reduction='none'",
+            )
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, checked, one_of, positive
 from privlearn.errors import BadInput
@@ -122,6 +122,9 @@ class TrainRequest(PrivacyConfig):
     Raises:
         BadInput: choices out of range, or that do not go together.
     """
+
+    # `train` looks at the model: what it may be needs torch, and a price does not.
+    _parsed: ClassVar[tuple[str, ...]] = ("adjacency", "model")
 
     discrete: bool = False
     model: NetworkSpec = "linear"

@@ -4,6 +4,8 @@ on made-up rows.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -68,6 +70,9 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
             Adjacency.ZERO_OUT,
             view_seeds=np.random.default_rng(_SEED),
         )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run itself says what is slow
+            gradients.prepare(like_data)
         (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
         sums = gradients(sample, like_data)
     finally:

@@ -23,6 +23,8 @@ class WrappedLoss:
         #: model's is.
         self.func = getattr(function, "__self__", function)
         self.made_up = getattr(function, "made_up", None) if made_up is None else made_up
+        #: Why it is slow, if it says so, and what is faster.
+        self.slowness: tuple[str, str] | None = getattr(function, "slowness", None)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -21,7 +21,7 @@ from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import UNDECLARED
 from privlearn.core.sampling import Sampler, require_priced
 from privlearn.core.schedules import NoiseSchedule
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.runs.compute import Flag
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class PrivacyConfig:
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))
         object.__setattr__(self, "adjacency", adjacency)
         if adjacency is not None:
-            require_priced(self.sampling, adjacency)
+            _require_priced(self.sampling, adjacency)
         if adjacency is Adjacency.ADD_REMOVE and self.examples is None:
             raise BadInput(UNDECLARED)
 
@@ -337,6 +337,27 @@ class PrivacyConfig:
             BadInput: both, a field by two names, or a value out of range, by the field's name.
         """
         return cls(**by_field(arguments))
+
+
+def _require_priced(sampling: Sampler | str, adjacency: Adjacency) -> None:
+    """As `sampling.require_priced`, naming what goes together.
+
+    Raises:
+        UnsupportedEvent: the sampler has no price for such neighbours.
+    """
+    try:
+        require_priced(sampling, adjacency)
+    except UnsupportedEvent as error:
+        samplers: dict[str, type[Sampler]] = kinds(Sampler)
+        priced = [name for name, kind in samplers.items() if adjacency in kind.adjacencies]
+        name = sampling.partition(":")[0] if isinstance(sampling, str) else sampling.kind
+        fit = sampling.adjacencies if isinstance(sampling, Sampler) else samplers[name].adjacencies
+        raise UnsupportedEvent(
+            f"{name} sampling has no sound accounting for {adjacency.value} neighbours. "
+            f"With adjacency {adjacency.value} choose sampling {', '.join(priced)}; "
+            f"{name} goes with adjacency {', '.join(sorted(fit))}",
+            adjacency=adjacency,
+        ) from error
 
 
 class PrivacyArguments(TypedDict, total=False):

@@ -41,6 +41,7 @@ from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Given,
     OptimizerFactory,
+    advising,
     by_index,
     device_of,
     gradient_clip,
@@ -264,9 +265,10 @@ class Task:
             )
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
             losses = Losses(self.network, self.loss, shape)
-            require_per_example(
-                losses, *single, what="the loss", made_up=shape.made_up, explain=_name_meeting
-            )
+            with advising(like[-1]):
+                require_per_example(
+                    losses, *single, what="the loss", made_up=shape.made_up, explain=_name_meeting
+                )
         else:
             inputs = None if shape.change is None else partial(_made_up_inputs, shape, like)
             require_per_example(self.network, single[0], made_up=inputs, explain=_name_meeting)
@@ -279,6 +281,11 @@ class Task:
                     self.y,
                 )
             warn_of_absent(self.front.rows, self.y)
+        elif self.data.is_sparse:
+            targets = self.data.target_tensor()
+            with self.gradients.fixed.holding():
+                require_usable(self.network, self.loss, like[0], targets)
+            warn_of_absent(torch.from_numpy(self.data.x.stored), targets)
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(
             session.world.once(self.gradients.state_dict, "the way of gradients")

@@ -23,6 +23,7 @@ from privlearn.core.clipping.losses import Loss
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
+from privlearn.data.target_forms import require_one_each
 from privlearn.errors import BadInput, first_line, warn
 from privlearn.models import heads, networks
 from privlearn.models.network_spec import name_of, text_of
@@ -84,6 +85,7 @@ def train(
             "of which several hold labels=(name, ...)"
         )
     _require_known(choices)
+    dataset = dataset.with_plain_targets()
     require_task(choices.get("task"), dataset)
     shared = {"epsilon": epsilon, "delta": delta, "examples": examples}
     settled, dataset = settle_for(
@@ -317,6 +319,8 @@ def network(
         raise BadInput(
             f"model {name_of(spec)} cannot run on rows of shape {shape}: {first_line(error)}"
         ) from error
+    if outputs == (2, classes) and len(size) == 1:
+        require_one_each((2, *size), "the targets")
     if outputs != (2, classes, *size):
         raise BadInput(
             (

@@ -5,6 +5,7 @@ disk.
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,33 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.data import catalogue
+from privlearn.data import catalogue, table_files
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import fetch, load
 from privlearn.data.packed import pack
 from privlearn.data.schema import Number
 from privlearn.data.tables import column_names
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, DataWarning
+
+#: What a template says before its columns, one line for each.
+_TEMPLATE = (
+    "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the",
+    "# lines of columns that are not to be learned from. Each column is one of:",
+    '#   { kind = "number", low = 0, high = 110 }',
+    '#   { kind = "number", low = 0, high = 110, missing = 50, indicator = true }',
+    '#   { kind = "date", low = 1900-01-01, high = 2030-12-31, format = "%d.%m.%Y" }',
+    '#   { kind = "category", categories = ["f", "m"], match = "casefold" }',
+    '#   { kind = "target", classes = ["no", "yes"] }   or with low and high: a number',
+    "# missing: what a missing value counts as; indicator: a feature that says that it is missing.",
+    '# person = NAME protects persons, with --rows-per-person K. decimal = "," reads 1,5 as a',
+    '# number, encoding = "cp1252" other texts than UTF-8. docs/data.md has the grammar.',
+)
+
+
+def _quoted(name: str) -> str:
+    """A name as a key of TOML."""
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def run(request: Request) -> int:
@@ -102,13 +122,16 @@ def _check(request: Request) -> int:
     # needs torch, which the other actions do without
     from privlearn.data.torch_rows import check_rows
 
-    data = load(
-        request.name,
-        request.data_dir,
-        classes=request.classes,
-        value_range=request.range,
-        schema=request.schema,
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        data = load(
+            request.name,
+            request.data_dir,
+            classes=request.classes,
+            value_range=request.range,
+            schema=request.schema,
+        )
+    unmatched = [str(each.message) for each in caught if each.category is DataWarning]
     for note in data.remarks:
         screen.notes.print(note)
     with screen.notes.status("looking at all rows"):
@@ -121,10 +144,12 @@ def _check(request: Request) -> int:
                 "rows": checked.rows,
                 "unusable": len(checked.unusable),
                 "at_bounds": ends,
+                "unmatched": unmatched,
             }
         )
     else:
-        screen.answers.print(f"{request.name}: {checked}")
+        for line in (f"{request.name}: {checked}", *unmatched):
+            screen.answers.print(screen.plain(line))
         for column, count in ends.items():
             screen.answers.print(
                 f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, "
@@ -223,38 +248,21 @@ def _schema(request: Request) -> int:
             f"--{misplaced[0]} goes with --paid, a schema drafted from private rows: add it, or "
             "leave it out"
         )
-    names = column_names(Path(request.name))
+    path = Path(request.name)
+    dialect = table_files.likely_dialect(path)
+    names = column_names(path, dialect)
     if request.json:
         screen.print_json({"columns": names})
         return 0
+    stated = {} if dialect is None else dialect.stated()
     lines = [
-        "# Fill in what is publicly known; nothing of it may be read off private rows. "
-        "Delete the tables of columns that are",
-        "# not to be learnt from.",
-        'target = ""       # the name of the column to predict',
-        'missing = [""]    # the texts that stand for a missing value',
-        (
-            '# person = ""     # the column that says whose a row is: persons are protected with '
-            "--rows-per-person K"
-        ),
+        *_TEMPLATE,
+        'target = ""    # the name of the column to predict',
+        'missing = [""] # the texts that stand for a missing value',
+        *(f"{name} = {json.dumps(value)}" for name, value in stated.items()),
+        "",
+        "[columns]",
+        *(f'{_quoted(name)} = {{ kind = "" }}' for name in names),
     ]
-    for name in names:
-        lines += [
-            "",
-            f"[columns.{json.dumps(name)}]",
-            'kind = ""         # "number", "date", "category" or "target"',
-            (
-                "# low = 0         # for a number or a date: its bounds, and what stands for a "
-                "missing value"
-            ),
-            "# high = 1",
-            "# missing = 0",
-            "# indicator = true # a feature that says that the value is missing",
-            "# categories = [] # for a category: its values; others count as none of them",
-            (
-                "# classes = []    # for the target: its values; for one that is a number low and "
-                "high in their place"
-            ),
-        ]
     screen.print_lines(lines)
     return 0

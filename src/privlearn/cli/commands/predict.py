@@ -19,7 +19,8 @@ from privlearn.data.dataset import require_finite
 from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
-from privlearn.data.schema import Schema
+from privlearn.data.schema import Schema, read_schema
+from privlearn.data.table_files import form_of
 from privlearn.data.tables import read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
@@ -30,12 +31,14 @@ from privlearn.transforms.precomputed import PrecomputedRows
 
 _ROWS_AT_ONCE = 4096
 #: Endings of files of rows; others may be scans.
-_FILES = (".npz", ".csv", ".parquet", ".npy")
+_FILES = (".npz", ".npy")
 
 
 def run(request: Request) -> int:
     """Write index, prediction and scores of every row; of scans a mask each."""
-    if request.data not in NAMES and Path(request.data).suffix not in _FILES:
+    path = Path(request.data)
+    rows = path.suffix in _FILES or form_of(path) is not None
+    if request.data not in NAMES and not rows:
         pages = methods.map_pages()
         if pages.are_scans(request):
             model = load_model(request.folder, request.model, trusted=request.key)
@@ -61,10 +64,10 @@ def run(request: Request) -> int:
         _require_npz(out)
     x, schema = (
         _features(request, config)
-        if Path(request.data).is_dir()
+        if path.is_dir() and form_of(path) is None
         else _inputs(request, model.schema)
     )
-    ids = _ids(request, len(x))
+    ids = _ids(request, model.schema)
     _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
@@ -106,22 +109,23 @@ def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
         ) from error
 
 
-def _ids(request: Request, rows: int) -> Sequence[Any] | None:
+def _ids(request: Request, trained: Schema | None) -> Sequence[Any] | None:
     """The cells of the column that tells which row is which, if one is asked for."""
     if request.id is None:
         return None
     path = Path(request.data)
-    if path.suffix.lower() not in (".csv", ".parquet"):
+    if form_of(path) is None:
         raise BadInput(
             f"--id {request.id} names a column of a table, and --data is {request.data}: leave it "
             "out"
         )
-    table = read_table(path, [request.id])
+    schema = read_schema(request.schema) if request.schema is not None else trained
+    table = read_table(path, [request.id], schema and schema.dialect)
     if request.id not in table.columns:
         raise BadInput(
             f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}"
         )
-    return table.columns[request.id]
+    return table.cells(request.id)
 
 
 def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str]:
@@ -133,9 +137,7 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
         data = load(request.data, request.data_dir, schema=request.schema)
         digest = "" if data.schema is None else data.schema.digest
         return np.asarray(data.x if request.part == "train" else data.x_test), digest
-    if request.schema is not None or (
-        trained and Path(request.data).suffix.lower() in (".csv", ".parquet")
-    ):
+    if request.schema is not None or (trained and form_of(Path(request.data)) is not None):
         assert schema is not None
         if request.part is not None:
             raise BadInput(
@@ -148,7 +150,7 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
         assert data.schema is not None
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
-    if path.suffix.lower() in (".csv", ".parquet"):
+    if form_of(path) is not None:
         raise BadInput(f"{path} is a table, and the model was trained on none: give an .npz with x")
     return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
 

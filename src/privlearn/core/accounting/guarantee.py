@@ -184,8 +184,8 @@ class Guarantee(Described):
         """What the numbers say, as a sentence."""
         change = self.unit.change(_VERBS[self.adjacency][self.group_size > 1])
         return (
-            f"If {change}, no outcome becomes more than e^{rounded_up(self.epsilon)} times as "
-            f"likely, but for a probability of {self.delta:g}."
+            f"If {change}, no outcome becomes more than e^{rounded_up(self.epsilon)} times "
+            f"({times(self.epsilon)}) as likely, but for a probability of {self.delta:g}."
         )
 
     def _summary(self) -> Summary:
@@ -208,6 +208,8 @@ class Guarantee(Described):
 
 #: Below this, figures of epsilon are given by significant digits.
 _SMALL = 0.01
+#: From here on, e^epsilon has too many digits to be read.
+_POWERS_OF_TEN = 23.0
 
 
 def rounded_up(epsilon: float) -> str:
@@ -222,6 +224,20 @@ def rounded_up(epsilon: float) -> str:
     if 0 < epsilon < _SMALL:
         return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(epsilon))):.6g}"
     return f"{math.ceil(epsilon * 1000) / 1000:.6g}"
+
+
+def times(epsilon: float) -> str:
+    """What e^epsilon comes to, for reading beside it: two significant digits, or near 1 two of what
+    is above 1.
+
+    >>> times(1.0), times(8.0), times(0.05)
+    ('about 2.7 times', 'about 3,000 times', 'about 1.051 times')
+    """
+    if not epsilon < _POWERS_OF_TEN:
+        return f"about 10^{epsilon / math.log(10):.0f} times"
+    above = math.expm1(epsilon)
+    rounded = 1 + float(f"{above:.1e}") if above < 0.1 else float(f"{above + 1:.1e}")
+    return f"about {rounded:,.10g} times"
 
 
 def readable(epsilon: float) -> str:

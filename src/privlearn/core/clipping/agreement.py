@@ -8,7 +8,6 @@ hold in memory.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -114,9 +113,9 @@ class Choice:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
         truth = _Truth(problem, self._fresh(rows))
         usable = torch.stack([truth.losses, *truth.squares.values()]).isfinite().all(0)
-        if not usable.all():
+        if usable.any() and not usable.all():
             rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
-            truth = _Truth(problem, self._fresh(rows)) if usable.any() else truth
+            truth = _Truth(problem, self._fresh(rows))
         for make in kinds if usable.any() else []:
             try:
                 if _same_gradients(problem, make(problem)(*self._fresh(rows)), truth):
@@ -129,30 +128,6 @@ class Choice:
             self.reason = self.reason or reason
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, rows
-
-
-#: How long the other ways take, by measurements (docs/performance.md) and by what they do.
-_SLOW = {
-    "vmap": (
-        "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several "
-        "times the memory"
-    ),
-    "loop": "one example after another, which takes about as many passes as a batch has examples",
-}
-
-
-def warn_of_slowness(way: str, reason: str | None) -> None:
-    """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it
-    is private.
-    """
-    if way in _SLOW:
-        warnings.warn(
-            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. The "
-            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a "
-            "constant or the example alone; where an operation has no rule, use another or freeze "
-            "its layer",
-            stacklevel=2,
-        )
 
 
 class _Truth:

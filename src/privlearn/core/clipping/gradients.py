@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privlearn._checks import count
 from privlearn._public import is_own
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.clipping.agreement import Choice, room, warn_of_slowness
+from privlearn.core.clipping.agreement import Choice, room
 from privlearn.core.clipping.augmentation import AsTheyAre, Augmentation, Copies
 from privlearn.core.clipping.backends import (
     Backend,
@@ -425,7 +425,10 @@ class ClippedGradients:
                 "each example, through which gradients flow"
             ) from error
         self._ways[shapes(rows)] = self._way, self._chunk
-        warn_of_slowness(self._way.name, self.reason)
+        if self._way.name != "layers":
+            from privlearn.core.clipping.slowness import warn_of_slowness  # for slow ways alone
+
+            warn_of_slowness(self._way.name, self.reason, self._loss)
 
     def _chunks(
         self, rows: Rows, examples: NDArray[np.int64]

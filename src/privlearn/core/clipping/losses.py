@@ -109,6 +109,14 @@ def require_one_each(losses: Any, rows: int) -> Tensor:
             if isinstance(losses, Tensor)
             else f"is a {type(losses).__name__}"
         )
+        if isinstance(losses, Tensor) and not losses.dim():
+            raise NotPerExample(
+                f"the loss has shape () for a batch of {rows}: one number, in which examples "
+                "depend on each other, as by class weights, pairs or mixup. It must be one number "
+                f"per example, shape ({rows},): give a loss with reduction='none', and average "
+                "over all axes but the first",
+                shape=(),
+            )
         raise NotPerExample(
             f"the loss {fault} for a batch of {rows}: expected one value for each example, shape "
             f"({rows},). Give a loss with reduction='none', and "

@@ -23,6 +23,7 @@ from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream, Streams
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset, most_rows, require_groups
+from privlearn.data.sparse_matrix import SparseMatrix, describe_dense
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.methods.boosting.plan import Block, BoostingPlan, Interval
@@ -35,6 +36,8 @@ from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 
 Array = NDArray[np.float64]
+#: Bytes of the bins of sparse rows, at most: each column has one for each row.
+_MOST_BINS = 1 << 30
 
 
 @checked
@@ -85,12 +88,12 @@ def boost(
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     require_rows_once(plan, dataset, data)
-    x, y = _require_rows(plan, data)
-    row_weights = _require_weights(weights, len(x))
     network = _empty(plan)
-    session.count_examples(len(x))
+    bins, y = _require_rows(plan, network, data)
+    row_weights = _require_weights(weights, len(y))
+    session.count_examples(len(y))
     with session.charging():
-        scores = _rounds(plan, network, x, y, row_weights, session.ledger, session.streams.noise)
+        scores = _rounds(plan, network, bins, y, row_weights, session.ledger, session.streams.noise)
     _fill(plan, network, scores)
     return Result(
         model=nn.Sequential(network).eval(),
@@ -110,7 +113,7 @@ def boost(
 def _rounds(
     plan: BoostingPlan,
     network: Boosted,
-    x: Tensor,
+    bins: Tensor,
     y: Array,
     weights: Array | None,
     ledger: Ledger,
@@ -122,13 +125,12 @@ def _rounds(
         ShapeFilter(block.cells, outputs, plan.variance, ordered=block.ordered)
         for block in plan.blocks
     ]
-    bins = network.bins(x)
-    scores = np.full((len(x), outputs), target.start)
+    scores = np.full((len(bins), outputs), target.start)
     for _ in range(plan.passes):
         for number, (block, shapes) in enumerate(zip(plan.blocks, filters, strict=True)):
             cells = network.cells(bins, number).numpy()
             gradients, curvatures = target.derivatives(scores, y)
-            (sample,) = FullBatch().draw(len(x))
+            (sample,) = FullBatch().draw(len(bins))
             sums = gradient_histogram(
                 cells,
                 gradients,
@@ -212,12 +214,12 @@ def _fill(plan: BoostingPlan, network: Boosted, scores: list[Array]) -> None:
         network.scores[number, : len(table)] = table
 
 
-def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
+def _require_rows(plan: BoostingPlan, network: Boosted, data: Dataset) -> tuple[Tensor, Array]:
     """Look at the data once, for the data's curator: outside the guarantee, and before anything is
     spent.
 
     Returns:
-        Rows of numbers, and targets as numbers of the loss: NaN where a row counts as none.
+        The bins of rows, and targets as numbers of the loss: NaN where a row counts as none.
     """
     if data.y is None:
         raise BadInput("the data have no targets: give one for each row, Dataset(x, y)")
@@ -230,8 +232,11 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
                 "that are protected together: declare a public bound with group_size=K, or give "
                 "data without person ids"
             )
-    x = as_tensor(data.x, f"the data in x of {data.name}", whole_is_float=True).float()
-    if x.dim() != 2 or x.shape[1] != plan.features:
+    if isinstance(data.x, SparseMatrix):
+        x: SparseMatrix | Tensor = data.x
+    else:
+        x = as_tensor(data.x, f"the data in x of {data.name}", whole_is_float=True).float()
+    if x.ndim != 2 or x.shape[1] != plan.features:
         raise BadInput(
             f"rows have the shape {tuple(x.shape[1:])}: expected the plan's {plan.features} numbers"
         )
@@ -239,7 +244,31 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
         raise BadInput("the data have 0 rows: expected at least one")
     targets = data.y.detach().cpu().numpy() if isinstance(data.y, Tensor) else np.asarray(data.y)
     y = plan.target.checked(targets)
-    return x, np.where(x.isfinite().any(1).numpy(), y, math.nan)
+    bins, usable = _binned(plan, network, x)
+    return bins, np.where(usable.numpy(), y, math.nan)
+
+
+def _binned(
+    plan: BoostingPlan, network: Boosted, x: SparseMatrix | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The bins of all rows, shape (rows, columns), and whether a row has a finite number.
+
+    Raises:
+        BadInput: sparse rows of so many columns that the bins take the memory of dense ones.
+    """
+    if isinstance(x, Tensor):
+        return network.bins(x), x.isfinite().any(1)
+    size = len(x) * len(plan.columns) * torch.int64.itemsize
+    if size > _MOST_BINS:
+        raise BadInput(
+            f"the bins of sparse rows: {describe_dense((len(x), len(plan.columns)), 8)}. Name the "
+            "columns of one category alike (feature_names=['city=Paris', ...], bounds 0 and 1): "
+            "they are then one column; or train a linear model by DP-SGD"
+        )
+    parts = [
+        (network.bins(rows), rows.isfinite().any(1)) for rows in map(torch.from_numpy, x.blocks())
+    ]
+    return torch.cat([bins for bins, _ in parts]), torch.cat([usable for _, usable in parts])
 
 
 def _require_weights(weights: Any, rows: int) -> Array | None:

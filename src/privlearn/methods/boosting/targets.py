@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import between, count
 from privlearn._public import registered
+from privlearn.data.target_forms import class_numbers, require_one_each, target_numbers
 from privlearn.errors import BadInput
 
 Array = NDArray[np.float64]
@@ -122,6 +123,8 @@ class Labels(Target):
 
     def checked(self, y: NDArray[Any]) -> Array:
         """The classes' numbers."""
+        y = class_numbers(y, "the targets")
+        require_one_each(y.shape, "the targets")
         if (
             y.dtype.kind not in "iub"
             or y.ndim != 1
@@ -249,6 +252,7 @@ class Counts(Target):
 
 
 def _numbers(y: NDArray[Any]) -> Array:
+    y = target_numbers(y, "the targets")
     if y.dtype.kind not in "fiub" or y.ndim != 1:
         raise BadInput(
             f"the targets are {y.dtype} values of shape {y.shape}: expected one number for each row"

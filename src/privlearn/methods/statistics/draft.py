@@ -32,7 +32,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.streams import Streams
-from privlearn.data.tables import Cell, Table, is_frame, of_frame, read_table
+from privlearn.data.tables import Table, is_frame, read_table
 from privlearn.errors import BadInput
 from privlearn.runs.session import Session
 
@@ -151,7 +151,7 @@ def draft_schema(
     each = Gaussian(noise * math.sqrt(releases))
     plan = Releases(compose([Repeated(each, releases)]), adjacency, budget=budget)
     session = Session(plan, ledger, streams)
-    table = of_frame(source, names) if is_frame(source) else read_table(Path(source), names)
+    table = read_table(source, names)
     absent = [name for name in names if name not in table.columns]
     if absent:
         raise BadInput(
@@ -192,14 +192,14 @@ def _release(
     bounds: dict[str, tuple[float, float] | None] = {}
     if numbers:
         counts, deviation = noisy(
-            [_grid(table.columns[name]) for name in numbers], [_CELLS] * len(numbers)
+            [_grid(table.cells(name)) for name in numbers], [_CELLS] * len(numbers)
         )
         least = deviation * _threshold(_CELLS * len(numbers))
         bounds = {
             name: _bounds_of(column_counts > least)
             for name, column_counts in zip(numbers, counts, strict=True)
         }
-    texts = {name: _encode_texts(table.columns[name]) for name in categories}
+    texts = {name: _encode_texts(table.cells(name)) for name in categories}
     followed: dict[str, list[bytes]] = {name: [b""] for name in categories}
     complete: dict[str, list[bytes]] = {name: [] for name in categories}
     for level in range(_LEVELS * bool(categories)):
@@ -228,7 +228,7 @@ def _threshold(cells: int) -> float:
     return float(ndtri(1 - _BY_CHANCE / max(cells, 1)))
 
 
-def _grid(cells: Sequence[Cell]) -> NDArray[np.int64]:
+def _grid(cells: Sequence[Any]) -> NDArray[np.int64]:
     """The cell of each number on the grid, ascending; -1 for what is none."""
     places = np.full(len(cells), -1, dtype=np.int64)
     for row, cell in enumerate(cells):
@@ -253,7 +253,7 @@ def _bounds_of(there: NDArray[np.bool_]) -> tuple[float, float] | None:
     return (lower, upper) if lower < upper else (lower, lower + 1.0)  # nothing but zeros
 
 
-def _encode_texts(cells: Sequence[Cell]) -> list[bytes]:
+def _encode_texts(cells: Sequence[Any]) -> list[bytes]:
     """The texts as bytes that end in 0, of even length; empty where there is none."""
     texts = []
     for cell in cells:
