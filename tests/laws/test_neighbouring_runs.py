@@ -1,9 +1,11 @@
-"""Every sampler with every clip, option and row: neighbouring runs look the same
+"""Every sampler with every clip, option and row, three at a time: neighbouring runs look the same
 (`checks_leaks.py`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from pathlib import Path
 
@@ -36,15 +38,37 @@ def test_all_that_releases_is_recorded() -> None:
     assert releasing == {Path(module.__file__ or "") for module in RELEASING}
 
 
+def rows_of_clips(pair: int, option: int) -> list[tuple[int, list[str]]]:
+    """Which rows are tried with each clip, by its number, for one sampler and one option."""
+    clips = len(CLIPS)
+    return [(clip, list(ROWS)[(pair + option + clip) % clips :: clips]) for clip in range(clips)]
+
+
+def test_all_triples_are_tried() -> None:
+    """Any three of sampler, option, clip and row meet; all four of them would take three times as
+    long.
+    """
+    cases = [
+        (pair, option, clip, row)
+        for pair in range(len(PRICED))
+        for option in range(len(OPTIONS))
+        for clip, rows in rows_of_clips(pair, option)
+        for row in rows
+    ]
+    sizes = [len(each) for each in (PRICED, OPTIONS, CLIPS, ROWS)]
+    for three in itertools.combinations(range(4), 3):
+        met = {tuple(case[place] for place in three) for case in cases}
+        assert len(met) == math.prod(sizes[place] for place in three), three
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("pair", PRICED, ids=str)
-@pytest.mark.parametrize("option", OPTIONS)
-def test_neighbouring_runs_look_the_same(
-    pair: tuple[sampling.Sampler, Adjacency], option: str
-) -> None:
-    sampler, adjacency = pair
-    for clip in CLIPS:
-        require_neighbours_alike(settled(sampler, adjacency, clip), **OPTIONS[option])
+@pytest.mark.parametrize("pair", range(len(PRICED)), ids=lambda number: str(PRICED[number]))
+@pytest.mark.parametrize("option", range(len(OPTIONS)), ids=list(OPTIONS))
+def test_neighbouring_runs_look_the_same(pair: int, option: int) -> None:
+    sampler, adjacency = PRICED[pair]
+    options = list(OPTIONS.values())[option]
+    for clip, rows in rows_of_clips(pair, option):
+        require_neighbours_alike(settled(sampler, adjacency, CLIPS[clip]), rows, **options)
 
 
 @pytest.mark.nightly
