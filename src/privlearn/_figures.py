@@ -66,12 +66,13 @@ class FigureWatch(Protocol):
         """
 
 
-_WATCHES: weakref.WeakSet[FigureWatch] = weakref.WeakSet()
+#: In the order in which they began, so that the same run warns each time.
+_WATCHES: weakref.WeakKeyDictionary[FigureWatch, None] = weakref.WeakKeyDictionary()
 
 
 def watch_figures(watch: FigureWatch) -> None:
     """Report to this run, until it is gone."""
-    _WATCHES.add(watch)
+    _WATCHES[watch] = None
 
 
 class PrivateFigure:

@@ -48,15 +48,15 @@ MUTANTS = [
         "bounds are taken from the rows",
         draft._release,
         "bounds = {name: _bounds_of(column_counts > least) for",
-        "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
-        "float(max(filter(None, table.columns[name]), default=1))) for",
+        "bounds = {name: (float(min(filter(None, table.cells(name)), default=0)), "
+        "float(max(filter(None, table.cells(name)), default=1))) for",
         GRID,
     ),
     Mutant(
         "the outermost number is a bound",
         draft._release,
         "_bounds_of(column_counts > least)",
-        "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)",
+        "_bounds_of(np.bincount(_grid(table.cells(name)).clip(0), minlength=_CELLS) > 0)",
         RARE,
     ),
 ]
