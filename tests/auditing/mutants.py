@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "the unclipped gradient is released beside the sum",
         gradients.ClippedGradients._weights,
-        "weighed.weights.where(finite",
-        "(weighed.weights * 0 + 1.0).where(finite",
+        "return weighed.weights if finite is None",
+        "return weighed.weights * 0 + 1.0 if finite is None",
         OWN,
     ),
     Mutant(

@@ -73,7 +73,8 @@ MUTANTS = [
         "no step is taken on an empty batch",
         script_run.ScriptRun.step,
         STEP,
-        "if turn.rows: self.run.step(batch, loss)\n    else: self.run.session.steps_done += 1\n",
+        "if turn.rows: self.run.step(batch, loss)\n"
+        "        else: self.run.session.steps_done += 1\n",
         EMPTY,
     ),
     Mutant(
@@ -94,14 +95,14 @@ MUTANTS = [
         "the optimizer steps before the charge",
         script_run.ScriptRun.step,
         STEP,
-        "[own.data.mul_(0.9) for own in self.run.model.parameters()]\n    " + STEP,
+        "[own.data.mul_(0.9) for own in self.run.model.parameters()]; " + STEP,
         CHARGED,
     ),
     Mutant(
         "two steps are taken for one batch",
         script_run.ScriptRun.step,
         STEP,
-        STEP + "    batch.sample._used = False; self.run.session.steps_done -= 1\n    " + STEP,
+        f"{STEP.strip()}; batch.sample._used = False; self.run.session.steps_done -= 1; {STEP}",
         SAME,
     ),
     Mutant(

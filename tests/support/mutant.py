@@ -36,6 +36,23 @@ class Mutant:
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         function, owner, name = self._place()
+        module = sys.modules[function.__module__]
+        namespace: dict[str, Any] = {}
+        exec(self.compiled(), vars(module), namespace)
+        mutated = namespace[name]
+        replaced = getattr(owner, name) if owner is module else None
+        patch.setattr(owner, name, mutated)
+        if owner is module:
+            _replace_imports(patch, replaced, mutated)
+
+    def compiled(self) -> CodeType:
+        """The code with the bug.
+
+        Raises:
+            AssertionError: the code that it changes is not there, or it reads a name that is not.
+            SyntaxError: it is no Python where it stands.
+        """
+        function, _, _ = self._place()
         source = textwrap.dedent(inspect.getsource(function))
         try:
             changed_source = changed(source, self.old, self.new)
@@ -44,7 +61,6 @@ class Mutant:
                 f"{self.name}: {self.old!r} is not in {function.__qualname__} any more"
             ) from None
         module = sys.modules[function.__module__]
-        namespace: dict[str, Any] = {}
         code = compile(
             "from __future__ import annotations\n" + changed_source,
             f"<mutant {self.name}>",
@@ -56,12 +72,7 @@ class Mutant:
                 f"{self.name}: {', '.join(unknown)} is not defined in {module.__name__}: the bug "
                 "would be caught for the wrong reason"
             )
-        exec(code, vars(module), namespace)
-        mutated = namespace[name]
-        replaced = getattr(owner, name) if owner is module else None
-        patch.setattr(owner, name, mutated)
-        if owner is module:
-            _replace_imports(patch, replaced, mutated)
+        return code
 
     def files(self) -> set[str]:
         """The files of the code that the bug changes and of the check that catches it."""
@@ -175,7 +186,7 @@ def suite_of(
     errors: Sequence[type[BaseException]] = (),
 ) -> tuple[Callable[..., None], Callable[[], None]]:
     """Two tests for a module: that each mutant is caught by its check, and that all these checks
-    exist.
+    exist and all these bugs can still be planted.
 
     Args:
         mutants: the bugs.
@@ -197,6 +208,8 @@ def suite_of(
 
     def names_a_check() -> None:
         assert {mutant.caught_by for mutant in mutants} <= set(every_check())
+        for mutant in mutants:
+            mutant.compiled()
 
     return is_caught, names_a_check
 
