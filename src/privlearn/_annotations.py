@@ -36,9 +36,9 @@ class Annotations:
             self._kinds[name] = self._kind_of(name)
         return self._kinds[name]
 
-    def must_fit(self, name: str) -> bool:
-        """Whether an argument is checked here, and not by the code of its class."""
-        return name not in self._left and self.kind_of(name) is not Any
+    def is_left(self, name: str) -> bool:
+        """Whether the code of the class itself reads and checks an argument."""
+        return name in self._left
 
     def takes_none(self, name: str) -> bool:
         """Whether an argument is annotated with None, which is told without reading the others."""

@@ -1,6 +1,4 @@
-"""This file checks public numbers, kinds of arguments and short specs; its errors quote what was
-given.
-"""
+"""This file checks public numbers and kinds of arguments; its errors quote what was given."""
 
 from __future__ import annotations
 
@@ -138,10 +136,8 @@ def holds_other_number(value: Any) -> bool:
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return False
-    if kind in (tuple, list):
-        return any(map(holds_other_number, value))
-    if kind is dict:
-        return any(map(holds_other_number, value.values()))
+    if kind in (tuple, list, dict):
+        return any(map(holds_other_number, value.values() if kind is dict else value))
     return isinstance(value, Real | Decimal) or getattr(value, "ndim", None) == 0
 
 
@@ -198,18 +194,16 @@ def _reading(target: _T, refusing: bool) -> _T:
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters
     first = int(isinstance(target, type))  # the instance is not checked
-    positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
-        ""
-    ]
-
+    by_place = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [""]
     annotations = Annotations(target, parameters)
 
     def read(name: str, value: Any) -> Any:
         if value is None and annotations.takes_none(name):
             return value
-        if refusing or holds_other_number(value):
+        is_checked = refusing and not annotations.is_left(name)
+        if is_checked or holds_other_number(value):
             value = as_plain(value, annotations.kind_of(name))
-        if refusing and annotations.must_fit(name):
+        if is_checked and annotations.kind_of(name) is not Any:
             require_fit(name, value, annotations.kind_of(name))
         return value
 
@@ -217,7 +211,7 @@ def _reading(target: _T, refusing: bool) -> _T:
     def call(*args: Any, **named: Any) -> Any:
         values = list(args)
         for place, value in enumerate(args[first:], first):
-            values[place] = read(positional[min(place, len(positional) - 1)], value)
+            values[place] = read(by_place[min(place, len(by_place) - 1)], value)
         return function(*values, **{name: read(name, value) for name, value in named.items()})
 
     if isinstance(target, type):

@@ -66,8 +66,7 @@ class FigureWatch(Protocol):
         """
 
 
-#: In the order in which they began, so that the same run warns each time.
-_WATCHES: weakref.WeakKeyDictionary[FigureWatch, None] = weakref.WeakKeyDictionary()
+_WATCHES: weakref.WeakKeyDictionary[FigureWatch, None] = weakref.WeakKeyDictionary()  # in order
 
 
 def watch_figures(watch: FigureWatch) -> None:

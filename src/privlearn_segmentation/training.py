@@ -152,7 +152,8 @@ class Training:
             maps: shape (rows, classes, *size); the same.
 
         Raises:
-            BadInput: not as many maps as volumes, or maps of another size.
+            BadInput: not as many maps as volumes, maps of another size, or a network that can't
+                run on the volumes.
         """
         volumes, maps = (
             as_tensor(volumes, "volumes", whole_is_float=True),
@@ -175,7 +176,7 @@ class Training:
             if self.warp is not None:
                 seen, wanted = self.warp(seen, wanted)
             descent.zero_grad()
-            map_losses(network(seen), wanted).mean().backward()  # type: ignore[no-untyped-call]
+            map_losses(_scores_of(network, seen), wanted).mean().backward()  # type: ignore[no-untyped-call]
             descent.step()
             rates.step()
         return network.eval()
@@ -231,12 +232,24 @@ def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
     classes, *size).
     """
     volumes = as_tensor(volumes, "volumes", whole_is_float=True)
+    parts = volumes.split(_AT_ONCE)  # type: ignore[no-untyped-call]
+    return torch.cat([_scores_of(network, part).softmax(1) for part in parts])
+
+
+def _scores_of(network: nn.Module, volumes: Tensor) -> Tensor:
+    """What a network gives for volumes.
+
+    Raises:
+        BadInput: it can't run on them.
+    """
     try:
-        return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]
+        scores: Tensor = network(volumes)
     except (RuntimeError, TypeError, IndexError) as error:
         raise BadInput(
-            f"the network cannot run on volumes of shape {tuple(volumes.shape)}"
+            f"the network cannot run on volumes of shape {tuple(volumes.shape)}: expected one that "
+            "takes (rows, channels, *size)"
         ) from error
+    return scores
 
 
 @with_plain_numbers

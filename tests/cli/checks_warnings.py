@@ -44,7 +44,7 @@ RETURNING = [
     f"{f.__module__}:{f.__name__}" for f in (signing._warn_of_readers, verify_module._also_holds)
 ]
 #: Files whose generators of texts give warnings.
-YIELDING = ("cli/", "accounting/guarantee.py", "methods/pate/chances.py")
+YIELDING = ("cli/", "core/accounting/guarantee.py", "methods/pate/chances.py")
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
 
 
@@ -399,7 +399,7 @@ def check_every_warning_is_given() -> None:
     with tempfile.TemporaryDirectory() as place:
         heard = "\n".join(_squeezed(trigger(Path(place))) for trigger in TRIGGERS.values())
     every = dict(patterns())
-    assert len(every) > 12
+    assert all(any(where.startswith(file) for where in every) for file in YIELDING)
     for where, pattern in every.items():
         assert re.search(pattern, heard), f"the warning at {where} was not given"
 

@@ -180,8 +180,8 @@ MUTANTS = [
     Mutant(
         "a run whose folder was deleted stops the others",
         checkpoint.Checkpoint.mark,
-        "not self.path.parent.is_dir()",
-        "False",
+        "self.path.parent.is_dir()",
+        "True",
         DELETED,
     ),
     Mutant(

@@ -230,8 +230,8 @@ MUTANTS = [
     Mutant(
         "flat clipping by each layer's norm",
         gradients.ClippedGradients.__init__,
-        "isinstance(clip, PerLayer)",
-        "True",
+        'self._layers if isinstance(clip, PerLayer) else [""]',
+        "self._layers",
         "check_one_example_moves_the_sum_by_at_most_the_sensitivity",
     ),
     Mutant(

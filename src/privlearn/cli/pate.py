@@ -215,6 +215,7 @@ def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
         )
     if request.public is not None:
         return data, public_rows(request, data)
+    require_public(request)
     assert data.x_test is not None  # a named data set has some
     cut = len(data.x_test) * 9 // 10
     taken = (

@@ -173,12 +173,9 @@ class Checkpoint:
         self._marks.unlink(missing_ok=True)
 
     def mark(self, marks: Mapping[str, str]) -> None:
-        """Write down what a resumed run has to know of what happened since the last checkpoint. A
-        deleted folder has no run to resume.
-        """
-        if not self.path.parent.is_dir():
-            return
-        write_durably(self._marks, json.dumps(marks).encode(), mode=0o600)
+        """Write down what a resumed run has to know of what happened since the last checkpoint."""
+        if self.path.parent.is_dir():  # a deleted folder has no run to resume
+            write_durably(self._marks, json.dumps(marks).encode(), mode=0o600)
 
     def marks(self) -> dict[str, str]:
         """What was written down so.

@@ -212,7 +212,8 @@ class ComputeConfig:
         if self.microbatch is not None:
             count("microbatch", self.microbatch)
         one_of("precision", self.precision, PRECISIONS)
-        _require_known(self.post_processing, list(post_processing.ROWS))
+        for name in self.post_processing:
+            one_of("post_processing", name, post_processing.ROWS)
         object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
 
     def compared(self) -> dict[str, Any]:

@@ -17,6 +17,5 @@ def end_run(error: RuntimeError, session: TrainingSession) -> None:
         session.abandon()
         raise BadInput(
             "the optimizer can't compute a step: a factor of it is beyond single precision. "
-            "Expected a smaller learning rate. What was released up to there is spent: another run "
-            "on the same data adds to it"
+            "Expected a smaller learning rate. What was released before this step stays spent"
         ) from error
