@@ -21,8 +21,7 @@ _HEAD = (
     '#   { kind = "target", classes = ["no", "yes"] }   or with low and high: a number',
     "# missing: what a missing value counts as; indicator: a feature that says that it is missing.",
     '# person = NAME protects persons, with --rows-per-person K. decimal = "," reads 1,5 as a',
-    '# number, encoding = "cp1252" other texts than UTF-8, sheet = NAME a sheet of a workbook.',
-    "# docs/data.md has the grammar.",
+    '# number, encoding = "cp1252" other texts than UTF-8. docs/data.md has the grammar.',
 )
 #: Whole numbers from here on are written with an exponent.
 _LARGE = 1e15
