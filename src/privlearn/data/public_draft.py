@@ -138,17 +138,16 @@ def draft_public_schema(
     decimal = _decimal_of(arrays.values(), written)
     columns = {name: _Column(name, array, decimal) for name, array in arrays.items()}
     missing = {text for column in columns.values() for text in column.missing}
-    drafted: dict[str, Mapping[str, Any]] = {}
+    drafted: dict[str, _Settings] = {}
     for name in names:
-        settings: _Settings = blank.get(name, "")
-        if name in columns:
-            settings = columns[name].settings(missing, is_target=name == target)
-        drafted[name] = {} if isinstance(settings, str) else settings
-        if isinstance(settings, str):
-            blank[name] = settings
+        drafted[name] = (
+            columns[name].settings(missing, is_target=name == target)
+            if name in columns
+            else blank[name]
+        )
     return PublicDraft(
-        drafted,
-        blank,
+        {name: {} if isinstance(each, str) else each for name, each in drafted.items()},
+        {name: each for name, each in drafted.items() if isinstance(each, str)},
         target,
         ("", *sorted(missing)),
         _dialect_of(source, dialect, public, written, decimal),
