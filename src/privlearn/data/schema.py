@@ -383,8 +383,10 @@ class _Reader:
         self._name = name
 
     def schema(self, settings: Mapping[str, Any]) -> Schema:
-        dialect = self._dialect(settings)
-        drafted_from = self._drafted_from(settings)
+        optional: dict[str, Any] = {
+            "dialect": self._dialect(settings),
+            "drafted_from": self._drafted_from(settings),
+        }
         self._only("it", settings, _KEYS)
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
@@ -444,26 +446,8 @@ class _Reader:
                         "first, then that of 1"
                     ),
                 )
-            return Schema(
-                targets[0],
-                classes,
-                tuple(features),
-                missing,
-                person,
-                labels=tuple(targets),
-                dialect=dialect,
-                drafted_from=drafted_from,
-            )
-        return Schema(
-            targets[0],
-            classes,
-            tuple(features),
-            missing,
-            person,
-            bounds,
-            dialect=dialect,
-            drafted_from=drafted_from,
-        )
+            optional["labels"] = tuple(targets)
+        return Schema(targets[0], classes, tuple(features), missing, person, bounds, **optional)
 
     def _drafted_from(self, settings: Mapping[str, Any]) -> DraftedFrom | None:
         """The public file that the schema was drafted from, if it says so."""
