@@ -170,7 +170,7 @@ def drawn_table(drawing: np.random.Generator, folder: Path) -> tuple[Path, list[
     """A table of columns drawn at random, as a file of a form drawn at random."""
     rows, typed = int(drawing.integers(2, 90)), bool(drawing.random() < 0.3)
     separator = str(drawing.choice([",", ";", "\t"]))
-    decimal = "," if separator == ";" and drawing.random() < 0.7 else "."
+    decimal = "," if separator != "," and drawing.random() < 0.7 else "."
     columns: dict[str, Any] = {
         f"c{at}": drawn_column(drawing, rows, typed=typed, decimal=decimal) for at in range(6)
     }

@@ -206,6 +206,9 @@ def test_sheets_beyond_the_first_are_read_by_name(
         pv.data.pack(path, tmp_path / "packed", schema=unnamed)
     assert main(["data", "schema", str(path)]) == 0
     assert 'sheet = "Year 2021"' in capsys.readouterr().err.replace("\n", " ")
+    draft = pv.statistics.draft_public_schema(path, public=other, target="ill")
+    assert "has 3 sheets" in draft.remarks[0]
+    assert draft.columns["age"]["low"] == 50
     workbook(path, sheets=1)
     assert pv.load(path, schema=unnamed).remarks == ()
 

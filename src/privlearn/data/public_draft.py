@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
@@ -24,7 +24,7 @@ from privlearn.data import cells, table_files
 from privlearn.data.encoding import listed
 from privlearn.data.schema import Date, DraftedFrom, Number, require_range
 from privlearn.data.table_files import Dialect
-from privlearn.data.tables import column_names, is_frame, read_table
+from privlearn.data.tables import Table, column_names, is_frame, read_table
 from privlearn.data.template import quote, write_template
 from privlearn.errors import BadInput
 
@@ -64,6 +64,7 @@ class PublicDraft:
         missing: the texts that stand for a missing value.
         dialect: how the table's file is written; None: the usual way.
         drafted_from: the public file.
+        remarks: what to know of how the public file was read.
     """
 
     columns: Mapping[str, Mapping[str, Any]]
@@ -72,6 +73,7 @@ class PublicDraft:
     missing: tuple[str, ...]
     dialect: Dialect | None
     drafted_from: DraftedFrom
+    remarks: tuple[str, ...] = ()
 
     def to_toml(self) -> str:
         """A schema file, to be looked through: columns that could not be drafted have no kind yet,
@@ -134,8 +136,10 @@ def draft_public_schema(
             f"{public} has the content of {source}, whose rows are private: expected another file, "
             "which is public. pv.statistics.draft_schema drafts from private rows, as a release"
         )
-    arrays, blank = _public_columns(public, names, written)
-    decimal = _decimal_of(arrays.values(), written)
+    table, blank = _public_columns(public, names, written)
+    arrays = {name: cells.plain(array) for name, array in table.columns.items()}
+    separator = _separator_of(public, written)
+    decimal = _decimal_of(arrays.values(), separator)
     columns = {name: _Column(name, array, decimal) for name, array in arrays.items()}
     missing = {text for column in columns.values() for text in column.missing}
     drafted: dict[str, _Settings] = {}
@@ -150,14 +154,15 @@ def draft_public_schema(
         {name: each for name, each in drafted.items() if isinstance(each, str)},
         target,
         ("", *sorted(missing)),
-        _dialect_of(source, dialect, public, written, decimal),
-        DraftedFrom(public.resolve().name, _digest(public)),
+        _dialect_of(source, dialect, separator, decimal),
+        DraftedFrom(_printable_name(public), _digest(public)),
+        table.remarks,
     )
 
 
 def _public_columns(
     public: Path, names: Sequence[str], dialect: Dialect | None
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[Table, dict[str, str]]:
     """The columns that the public file has, and of others why they can't be drafted."""
     wanted, blank = list(names), dict[str, str]()
     while True:
@@ -171,14 +176,20 @@ def _public_columns(
             continue
         absent = [name for name in wanted if name not in table.columns]
         blank |= dict.fromkeys(absent, "the public file has no such column")
-        return {name: cells.plain(array) for name, array in table.columns.items()}, blank
+        return table, blank
 
 
-def _decimal_of(arrays: Any, dialect: Dialect | None) -> str:
+def _separator_of(path: Path, dialect: Dialect | None) -> str | None:
+    """What separates cells in a text file; None: it is none."""
+    usual = {".csv": ",", ".tsv": "\t"}.get(table_files.form_of(path) or "")
+    return usual if dialect is None else dialect.separator
+
+
+def _decimal_of(arrays: Collection[Any], separator: str | None) -> str:
     """What stands before the decimals in the public file: that which more columns of numbers are
     written with.
     """
-    if dialect is None:  # commas separate cells
+    if separator in (None, ","):
         return "."
     readable = {
         sign: sum(_numbers_of(array, _missing_texts(array), sign) is not None for array in arrays)
@@ -188,14 +199,24 @@ def _decimal_of(arrays: Any, dialect: Dialect | None) -> str:
 
 
 def _dialect_of(
-    source: Any, dialect: Dialect | None, public: Path, written: Dialect | None, decimal: str
+    source: Any, dialect: Dialect | None, separator: str | None, decimal: str
 ) -> Dialect | None:
     """How the private file is written: decimals as in the public one, where cells are separated in
     the same way.
     """
-    if not isinstance(source, Path) or dialect is None or dialect != written or decimal == ".":
+    if (
+        decimal == "."
+        or not isinstance(source, Path)
+        or _separator_of(source, dialect) != separator
+    ):
         return dialect
-    return Dialect(dialect.separator, decimal)
+    return Dialect("" if dialect is None else dialect.separator, decimal)
+
+
+def _printable_name(path: Path) -> str:
+    """The name of a file as a schema takes it."""
+    signs = [sign if sign.isprintable() else "?" for sign in path.resolve().name]
+    return "".join(signs)[:255]
 
 
 def _digest(path: Path) -> str:

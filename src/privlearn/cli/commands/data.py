@@ -260,6 +260,8 @@ def _draft_from_public(request: Request, path: Path) -> int:
     from privlearn.data.public_draft import draft_public_schema
 
     draft = draft_public_schema(path, public=request.public, target=request.target)
+    for remark in draft.remarks:
+        screen.notes.print(remark)
     if request.json:
         screen.print_json(
             {
