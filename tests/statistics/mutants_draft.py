@@ -48,8 +48,8 @@ MUTANTS = [
         "bounds are taken from the rows",
         draft._release,
         "bounds = {name: _bounds_of(column_counts > least) for",
-        "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
-        "float(max(filter(None, table.columns[name]), default=1))) for",
+        "bounds = {name: (float(min(filter(None, table.cells(name)), default=0)), "
+        "float(max(filter(None, table.cells(name)), default=1))) for",
         GRID,
     ),
     Mutant(
