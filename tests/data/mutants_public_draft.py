@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "what is missing is a category, too",
         public_draft._Column.settings,
-        "self._texts - missing",
-        "self._texts",
+        '{"", *missing}',
+        '{""}',
         READS,
     ),
     Mutant(

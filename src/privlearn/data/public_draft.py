@@ -240,9 +240,7 @@ class _Column:
     def __init__(self, name: str, array: Any, decimal: str) -> None:
         self._name = name
         self._array = array
-        codes, values = cells.distinct(array)
-        self._rows = len(codes)
-        self._texts = {text for value in values if (text := cells.text_of(value))}
+        self._rows = len(array)
         absent = _missing_texts(array)
         self._numbers = _numbers_of(array, absent, decimal)
         self._days = [] if self._numbers is not None else _days_of(array, absent)
@@ -255,7 +253,9 @@ class _Column:
             missing: the texts of a missing value, in any column.
             is_target: whether it is to be predicted.
         """
-        texts = sorted(self._texts - missing)
+        texts = sorted(
+            {"", *map(cells.text_of, cells.values_of(self._array.unique()))} - {"", *missing}
+        )
         if not texts:
             return "the public file has no value in it"
         if len(texts) == 1:
@@ -319,10 +319,14 @@ def _missing_texts(array: Any) -> set[str]:
     """The texts that say among numbers or days that there is none: NA, or signs alone."""
     if not _is_text(array):
         return set()
-    texts = map(cells.text_of, cells.distinct(array)[1])
+    import pyarrow.compute as pc
+
+    texts = array.unique()
+    # few have no digits, and Arrow says which
+    wordy = texts.filter(pc.invert(pc.match_substring_regex(texts, "[0-9]")))
     return {
         text
-        for text in texts
+        for text in map(cells.text_of, wordy.to_pylist())
         if text and (cells.is_read_as_missing(text) or not re.search(r"\w", text))
     }
 
@@ -331,10 +335,12 @@ def _numbers_of(array: Any, absent: set[str], decimal: str) -> NDArray[np.float6
     """The numbers that are there, if all cells are numbers or missing; None: they are not, or are
     codes such as 007.
     """
+    import pyarrow.compute as pc
+
     numbers, missing, misfit = cells.numbers(array, ["", *absent], decimal)
     if misfit is not None or missing.all():
         return None
-    if _is_text(array) and any(re.match(r"\s*0\d", text) for text in cells.distinct(array)[1]):
+    if _is_text(array) and pc.any(pc.match_substring_regex(array, r"^\s*0[0-9]")).as_py():
         return None
     return numbers[~missing]
 
