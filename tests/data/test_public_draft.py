@@ -103,6 +103,7 @@ def test_a_draft_says_what_it_took_and_why_not(
         ("data schema people.csv --target ill", "--target goes with --public or --paid"),
         ("data check people.csv --public census.csv", "--public goes with `privlearn data schema`"),
         ("data schema people.csv --public none.csv", "there is no table none.csv"),
+        (f"data schema people.csv --public {'x' * 500}.csv", "File name too long"),
     ],
 )
 def test_what_is_no_draft_is_refused(

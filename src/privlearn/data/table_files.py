@@ -104,7 +104,9 @@ def open_file(path: Path, dialect: Dialect | None = None) -> TableFile:
         BadInput: there is no such file, or it has another form.
     """
     form = form_of(path)
-    if form is None or not path.exists():
+    with _damage_told(path):
+        is_there = path.exists()
+    if form is None or not is_there:
         raise BadInput(
             f"there is no table {path}: expected a file that ends in {', '.join(FORMS)} (text may "
             "be packed: .gz, .zst, .xz, .bz2), or a folder of .parquet files",
@@ -144,7 +146,8 @@ def share_content(path: Path, other: Path) -> bool:
     Raises:
         BadInput: a file that can't be read or unpacked.
     """
-    sides = [_files_of(path), _files_of(other)]
+    with _damage_told(path):
+        sides = [_files_of(path), _files_of(other)]
     if not any(file.suffix.lower() in _PACKED for side in sides for file in side):
         # sizes differ before contents need to be compared
         sizes = set.intersection(*({file.stat().st_size for file in side} for side in sides))
@@ -165,9 +168,12 @@ def _content_digest(file: Path) -> str:
 
 def form_of(path: Path) -> str | None:
     """The ending that says what form a table's file has; None: it is none."""
-    if path.is_dir():
-        inside = {each.suffix.lower() for each in path.rglob("*.*") if each.is_file()}
-        return next((each for each in (".parquet", ".feather") if each in inside), None)
+    try:
+        if path.is_dir():
+            inside = {each.suffix.lower() for each in _files_of(path)}
+            return next((each for each in (".parquet", ".feather") if each in inside), None)
+    except OSError:  # a name that is too long, or a folder that changes
+        return None
     endings = [ending.lower() for ending in path.suffixes]
     ending = (endings or [""])[-1]
     if ending in _PACKED:
