@@ -162,6 +162,7 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
         CSV.replace('"Carol', '"Carol "x'),
         CSV + '<=50K,1,2,private,"Fay\n',
         CSV.replace("Eve", "E\0ve"),
+        CSV.replace('"private"', '  "private"'),
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
     header, *lines = CSV.splitlines()

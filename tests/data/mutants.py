@@ -152,6 +152,13 @@ MUTANTS = [
         "check_tables_without_a_clear_reading_are_refused",
     ),
     Mutant(
+        "quotes behind spaces are text",
+        table_files._IndentedQuotes.find,
+        "if not self._within:",
+        "if False:",
+        "check_tables_without_a_clear_reading_are_refused",
+    ),
+    Mutant(
         "of two columns the first is taken",
         table_files._header_of,
         "name in header[:at]",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import pyarrow
 import torch
 from torch import nn
 
@@ -490,6 +491,12 @@ def released_statistics(folder: Path) -> dict[str, Call]:
             st.MetricsPlan.calibrate, on=Made(st.MetricsPlan, 3), **TARGET
         ),
         "statistics.advised": Call(st.advised, plan=fisher, examples=100),
+        "statistics.draft_public_schema": Call(
+            st.draft_public_schema,
+            source=Made(pyarrow.table, {"age": [20], "kind": ["a"]}),
+            public=Made(table, folder),
+            target="kind",
+        ),
         "statistics.draft_schema": Call(
             st.draft_schema,
             source=Made(table, folder),

@@ -141,7 +141,9 @@ def patients(folder: Path) -> None:
 
 
 def people(folder: Path) -> None:
-    """people.csv and more.csv, as docs/data.md declares them, and new.csv without the target."""
+    """people.csv and more.csv, as docs/data.md declares them, and new.csv without the target; and
+    census.csv.
+    """
     table = [
         (17 + k % 70, ("Private", "State-gov")[k // 70 % 2], ("<=50K", ">50K")[k % 2])
         for k in range(140)
@@ -151,36 +153,12 @@ def people(folder: Path) -> None:
     _table(folder / "people.csv", heads, table)
     _table(folder / "more.csv", heads, others)
     _table(folder / "new.csv", heads[:2], [row[:2] for row in table[:10]])
+    _table(folder / "census.csv", heads, table[:50])
 
 
 def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([heads, *lines])
-
-
-def pairs() -> dict[str, Any]:
-    """What docs/data.md takes for granted: a plan, a network, its loss and rows."""
-    rng = np.random.default_rng(6)
-    x, y = torch.from_numpy(rng.random((80, 4), dtype=np.float32)), torch.arange(80) % 2
-    plan = pv.Plan(pv.Poisson(0.2), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
-
-    class Rows(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return len(x)
-
-        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
-            return x[row], int(y[row])
-
-    return {
-        "pv": pv,
-        "torch": torch,
-        "plan": plan,
-        "x": x,
-        "y": y,
-        "my_map_style_dataset": Rows(),
-        "model": torch.nn.Linear(4, 2),
-        "loss": torch.nn.CrossEntropyLoss(reduction="none"),
-    }
 
 
 def scans() -> dict[str, Any]:
@@ -252,7 +230,7 @@ class Page:
 
 NEEDS: dict[str, Page] = {
     "docs/command-line.md": Page(files=patients),
-    "docs/data.md": Page(names=pairs, files=people, toml="people.toml"),
+    "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),
     "docs/segmentation.md": Page(

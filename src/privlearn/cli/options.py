@@ -520,7 +520,13 @@ _OTHERS = (
         Option(
             "categories", "C,D", "schema, with --paid: the columns of categories", column_list, ()
         ),
-        Option("target", "T", "schema, with --paid: which of them is to be predicted"),
+        Option(
+            "public",
+            "PUBLIC",
+            "schema: draft bounds and categories from this table, which you declare public; of "
+            "FILE the header alone is read. The model's card says so",
+        ),
+        Option("target", "T", "schema, with --paid or --public: the column to predict"),
         Option(
             "ledger",
             "FILE",

@@ -310,7 +310,7 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
     remarks = _remarks(table, schema)
     if test is not None:
         tested = read_table(test, wanted, schema.dialect)
-        remarks += _require_other_persons(tested, schema, persons)
+        remarks += (*tested.remarks, *_require_other_persons(tested, schema, persons))
         parts |= {
             "x_test": encode_features(tested, schema),
             "y_test": encode_target(tested, schema),
@@ -350,7 +350,7 @@ def _require_other_persons(tested: Table, schema: Schema, persons: Any) -> tuple
 
 def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
     """What the data's curator should know of how it was read."""
-    remarks = []
+    remarks = [*table.remarks]
     if table.ignored:
         remarks.append(
             f"columns of {table.name} that its schema does not name are ignored: "

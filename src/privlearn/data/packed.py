@@ -206,6 +206,7 @@ def _encode_chunks(
     ids = (schema.person,) if persons and schema.person is not None else ()
     columns = (*schema.columns, *ids)
     unmatched = UnmatchedCells(schema)
+    remarks: tuple[str, ...] = ()
     for table in read_chunks(source, columns, schema.dialect):
         parts: dict[str, NDArray[Any]] = {
             "x": encode_features(table, schema),
@@ -213,8 +214,9 @@ def _encode_chunks(
         }
         person_ids = encode_persons(table, schema) if ids else None
         unmatched.add(table)
+        remarks = table.remarks
         yield parts if person_ids is None else {**parts, "groups": _digests(person_ids)}
-    for remark in unmatched.remarks():
+    for remark in (*remarks, *unmatched.remarks()):
         warn(remark, DataWarning)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, final
@@ -27,6 +28,9 @@ from privlearn.errors import BadInput
 
 #: What stands for a missing value unless the schema says otherwise: an empty cell.
 _MISSING = ("",)
+#: Keys that say how files write the table, and all of a schema's.
+_OF_FILES = tuple(field.name for field in fields(Dialect))
+_KEYS = ("target", "missing", "person", "columns", *_OF_FILES, "drafted_from")
 
 
 @final
@@ -162,6 +166,20 @@ _Target = tuple[tuple[str, ...], tuple[float, float] | None]
 
 @final
 @dataclass(frozen=True)
+class DraftedFrom:
+    """The public file that bounds and categories of a schema were drafted from.
+
+    Attributes:
+        file: its name.
+        sha256: of its bytes, as hexadecimal digits; of a folder, of its files' names and digests.
+    """
+
+    file: str
+    sha256: str
+
+
+@final
+@dataclass(frozen=True)
 class Schema:
     """What is publicly declared of a table.
 
@@ -179,6 +197,8 @@ class Schema:
             row the place of its value among the two classes, 0 or 1, for each column. Empty: there
             is one target.
         dialect: how text files write the table; None: the usual way.
+        drafted_from: the file that bounds and categories were drafted from, which the data's
+            curator declares public; None: of none that is known.
     """
 
     target: str
@@ -189,6 +209,7 @@ class Schema:
     target_bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
     dialect: Dialect | None = None
+    drafted_from: DraftedFrom | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -239,10 +260,12 @@ class Schema:
         targets = {name: {"kind": "target", **settings} for name in self.targets}
         named = list(self.labels) if self.labels else self.target
         written = {} if self.dialect is None else self.dialect.stated()
+        drafted = {} if self.drafted_from is None else {"drafted_from": asdict(self.drafted_from)}
         return {
             "target": named,
             "missing": list(self.missing),
             **written,
+            **drafted,
             "columns": columns | targets,
         }
 
@@ -360,9 +383,11 @@ class _Reader:
         self._name = name
 
     def schema(self, settings: Mapping[str, Any]) -> Schema:
-        dialect = self._dialect(settings)
-        known = ("target", "missing", "person", "columns", "separator", "decimal", "encoding")
-        self._only("it", settings, known)
+        optional: dict[str, Any] = {
+            "dialect": self._dialect(settings),
+            "drafted_from": self._drafted_from(settings),
+        }
+        self._only("it", settings, _KEYS)
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
             raise self.refusal(
@@ -421,23 +446,31 @@ class _Reader:
                         "first, then that of 1"
                     ),
                 )
-            return Schema(
-                targets[0],
-                classes,
-                tuple(features),
-                missing,
-                person,
-                labels=tuple(targets),
-                dialect=dialect,
+            optional["labels"] = tuple(targets)
+        return Schema(targets[0], classes, tuple(features), missing, person, bounds, **optional)
+
+    def _drafted_from(self, settings: Mapping[str, Any]) -> DraftedFrom | None:
+        """The public file that the schema was drafted from, if it says so."""
+        stated = settings.get("drafted_from")
+        if stated is None:
+            return None
+        texts = stated if isinstance(stated, dict) else {}
+        if not (
+            {*texts} == {"file", "sha256"}
+            and all(isinstance(text, str) for text in texts.values())
+            and 0 < len(texts["file"]) <= 255
+            and texts["file"].isprintable()
+            and re.fullmatch("[0-9a-f]{64}", texts["sha256"])
+        ):
+            raise self.refusal(
+                f"drafted_from is {_quote(stated)}",
+                '{ file = "NAME", sha256 = "64 hexadecimal digits" }, as it was drafted, or none',
             )
-        return Schema(
-            targets[0], classes, tuple(features), missing, person, bounds, dialect=dialect
-        )
+        return DraftedFrom(**texts)
 
     def _dialect(self, settings: Mapping[str, Any]) -> Dialect | None:
-        """How text files write the table, if the schema says so."""
-        names = ("separator", "decimal", "encoding")
-        stated = {name: settings[name] for name in names if name in settings}
+        """How files write the table, if the schema says so."""
+        stated = {name: settings[name] for name in _OF_FILES if name in settings}
         if not stated:
             return None
         separator, decimal = stated.get("separator", ","), stated.get("decimal", ".")
@@ -453,6 +486,8 @@ class _Reader:
             raise self.refusal(
                 f"encoding is {_quote(stated['encoding'])}", 'one that Python has, "cp1252"'
             ) from error
+        if not isinstance(sheet := stated.get("sheet", "1"), str) or not sheet:
+            raise self.refusal(f"sheet is {_quote(sheet)}", 'the name of a sheet: sheet = "2024"')
         return Dialect(**stated)
 
     def _column(self, name: str, settings: Any, missing: tuple[str, ...]) -> Column | _Target:

@@ -7,7 +7,9 @@ outside any guarantee.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import hashlib
 import io
 import json
 import lzma
@@ -16,10 +18,13 @@ import zlib
 from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from gzip import GzipFile
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from privlearn.errors import BadInput, first_line
 
@@ -46,17 +51,19 @@ _LINE = re.compile(r"CSV Error on Line: (\d+)")
 @final
 @dataclass(frozen=True)
 class Dialect:
-    """How a text file writes a table.
+    """How a file writes a table: text its cells, and a workbook on which sheet.
 
     Attributes:
-        separator: what stands between two cells, a character.
+        separator: what stands between two cells, a character; empty: a comma, in .tsv files a tab.
         decimal: what stands before the decimals of a number: "." or ",".
         encoding: of the text, by its name in Python.
+        sheet: the sheet of a workbook; empty: the first.
     """
 
-    separator: str = ","
+    separator: str = ""
     decimal: str = "."
     encoding: str = "utf-8"
+    sheet: str = ""
 
     def stated(self) -> dict[str, str]:
         """As a schema file says it: what is not usual."""
@@ -73,11 +80,13 @@ class TableFile:
         names: of its columns.
         read: gives batches of Arrow with the columns of these names; all rows in one, if `whole`.
         line: says for a row the line that it ends on; None: the file has no lines.
+        remarks: what to tell the data's curator of the file; not for publication.
     """
 
     names: tuple[str, ...]
     batches: Callable[[list[str], bool], Iterator[Any]]
     line: Callable[[int], int | None] | None = None
+    remarks: tuple[str, ...] = ()
 
     def read(self, names: list[str], *, whole: bool) -> Iterator[Any]:
         """Batches with these columns, of all rows in their order."""
@@ -89,21 +98,25 @@ def open_file(path: Path, dialect: Dialect | None = None) -> TableFile:
 
     Args:
         path: a file, or a folder of Parquet or Feather files.
-        dialect: how a text file writes its table; None: the usual way, in .tsv files with tabs.
+        dialect: how the file writes its table; None: the usual way.
 
     Raises:
         BadInput: there is no such file, or it has another form.
     """
     form = form_of(path)
-    if form is None or not path.exists():
+    with _damage_told(path):
+        is_there = path.exists()
+    if form is None or not is_there:
         raise BadInput(
             f"there is no table {path}: expected a file that ends in {', '.join(FORMS)} (text may "
             "be packed: .gz, .zst, .xz, .bz2), or a folder of .parquet files",
             path=str(path),
         )
-    usual = Dialect("\t") if form == ".tsv" else Dialect()
+    dialect = dialect or Dialect()
+    if not dialect.separator:
+        dialect = replace(dialect, separator="\t" if form == ".tsv" else ",")
     with _damage_told(path):
-        return FORMS[form](path, dialect or usual)
+        return FORMS[form](path, dialect)
 
 
 @contextmanager
@@ -126,11 +139,41 @@ def likely_dialect(path: Path) -> Dialect | None:
     return next((Dialect(sign) for sign in _SEPARATORS if sign in first), None)
 
 
+def share_content(path: Path, other: Path) -> bool:
+    """Whether a file of one table has the content of a file of another: under any name, and packed
+    or not.
+
+    Raises:
+        BadInput: a file that can't be read or unpacked.
+    """
+    with _damage_told(path):
+        sides = [_files_of(path), _files_of(other)]
+    if not any(file.suffix.lower() in _PACKED for side in sides for file in side):
+        # sizes differ before contents need to be compared
+        sizes = set.intersection(*({file.stat().st_size for file in side} for side in sides))
+        sides = [[file for file in side if file.stat().st_size in sizes] for side in sides]
+    return bool(set.intersection(*({_content_digest(file) for file in side} for side in sides)))
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [each for each in path.rglob("*.*") if each.is_file()]
+    return [path]
+
+
+def _content_digest(file: Path) -> str:
+    with _damage_told(file), _opened(file) as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
 def form_of(path: Path) -> str | None:
     """The ending that says what form a table's file has; None: it is none."""
-    if path.is_dir():
-        inside = {each.suffix.lower() for each in path.rglob("*.*") if each.is_file()}
-        return next((each for each in (".parquet", ".feather") if each in inside), None)
+    try:
+        if path.is_dir():
+            inside = {each.suffix.lower() for each in _files_of(path)}
+            return next((each for each in (".parquet", ".feather") if each in inside), None)
+    except OSError:  # a name that is too long, or a folder that changes
+        return None
     endings = [ending.lower() for ending in path.suffixes]
     ending = (endings or [""])[-1]
     if ending in _PACKED:
@@ -199,10 +242,11 @@ def _other_encoding(path: Path, line: int) -> BadInput:
 
 
 def _require_text(path: Path, dialect: Dialect) -> None:
-    """Refuse zero bytes, and what is no text in this encoding, with the line."""
-    import codecs
-
+    """Refuse zero bytes, what is no text in this encoding, and quotes that DuckDB takes for text,
+    each with the line.
+    """
     decoder, line = codecs.getincrementaldecoder(dialect.encoding)(), 1
+    quotes = _IndentedQuotes(dialect)
     with _opened(path) as file:
         while block := file.read(1 << 20):
             try:
@@ -214,7 +258,53 @@ def _require_text(path: Path, dialect: Dialect) -> None:
                 raise BadInput(
                     f"{path} holds a zero byte in line {line}: expected CSV text", line=line
                 )
+            if (place := quotes.find(block)) is not None:
+                line += block[:place].count(b"\n")
+                raise BadInput(
+                    f"{path}, line {line}: between {dialect.separator!r} and a quote there are "
+                    "several spaces, or a tab. Leave them out, or write the file anew with pandas: "
+                    "read_csv(FILE, skipinitialspace=True)",
+                    line=line,
+                )
             line += block.count(b"\n")
+
+
+@final
+class _IndentedQuotes:
+    """Finds quotes that open a cell behind more than one space: DuckDB skips one space, and takes
+    the quote behind several for text. The cells are compared block by block.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        encoded = dialect.separator.encode(dialect.encoding, "replace")
+        separator = encoded.removeprefix(codecs.BOM_UTF8)
+        self._blank = b" \t".replace(separator, b"")
+        begin = rb"(?:[\r\n]|" + re.escape(separator) + rb")"
+        self._pattern = re.compile(begin + rb"(?! ?\")[" + self._blank + rb"]+\"")
+        self._rest = b"\n"  # of the block before, from its last sign that is not blank
+        self._within = False  # quotes
+
+    def find(self, block: bytes) -> int | None:
+        """Where in the next block of the file such a quote is; None: there is none."""
+        rest, text, counted = len(self._rest), self._rest + block, 0
+        signs = np.frombuffer(text, np.uint8)
+        quotes = signs == ord('"')
+        # the pattern is slow, and most blocks have nothing like it
+        likely = any((quotes[1:] & (signs[:-1] == blank)).any() for blank in self._blank)
+        for match in self._pattern.finditer(text) if likely else ():
+            place = match.end() - 1
+            self._within ^= _has_odd(quotes[rest + counted : place])
+            counted = place - rest
+            if not self._within:
+                return counted
+        self._within ^= _has_odd(quotes[rest + counted :])
+        blanks = len(text) - len(text.rstrip(b" \t"))
+        self._rest = text[-blanks - 1 :][-_LONGEST_HEADER:]
+        return None
+
+
+def _has_odd(flags: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(flags) % 2)
 
 
 def _read_csv(
@@ -416,7 +506,7 @@ def _open_columns(form: str) -> Callable[[Path, Dialect], TableFile]:
 
 
 def _open_sheet(path: Path, dialect: Dialect) -> TableFile:
-    """The first sheet of a workbook."""
+    """A sheet of a workbook: the one that the schema names, or the first."""
     try:
         import fastexcel
     except ImportError as error:
@@ -425,10 +515,39 @@ def _open_sheet(path: Path, dialect: Dialect) -> TableFile:
             "'privlearn[excel]', or save it as CSV"
         ) from error
     try:
-        sheet = fastexcel.read_excel(str(path)).load_sheet(0, schema_sample_rows=None).to_arrow()
+        book = fastexcel.read_excel(str(path))
+        sheets = list(book.sheet_names)
+        _require_sheet(path, dialect.sheet, sheets)
+        sheet = book.load_sheet(dialect.sheet or 0, schema_sample_rows=None).to_arrow()
+    except BadInput:
+        raise
     except Exception as error:  # of several kinds, for damaged files
         raise _unreadable(path, "a workbook", error) from error
-    return TableFile(tuple(sheet.schema.names), lambda names, whole: iter([sheet.select(names)]))
+    remarks: tuple[str, ...] = ()
+    if len(sheets) > 1 and not dialect.sheet:
+        remarks = (
+            f"{path} has {len(sheets)} sheets, and the first was read, {_quoted([sheets[0]])}: to "
+            f"read another, say so in the schema, sheet = {_quoted([sheets[1]])}",
+        )
+    return TableFile(
+        tuple(sheet.schema.names),
+        lambda names, whole: iter([sheet.select(names)]),
+        remarks=remarks,
+    )
+
+
+def _require_sheet(path: Path, name: str, sheets: Sequence[str]) -> None:
+    if name and name not in sheets:
+        raise BadInput(
+            f"{path} has no sheet {_quoted([name])}: expected in the schema, at sheet, one of "
+            f"{_quoted(sheets[:8])}{f' and {len(sheets) - 8} more' * (len(sheets) > 8)}",
+            path=str(path),
+        )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Names as a schema's file writes them."""
+    return ", ".join(json.dumps(name[:60], ensure_ascii=False) for name in names)
 
 
 #: The forms of tables' files, and how each is opened, by the ending of their names.

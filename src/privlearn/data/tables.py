@@ -25,6 +25,7 @@ class Table:
         ignored: the columns that were not asked for.
         line: says for a row the line of a text file that it ends on; None: the file has no lines.
         first: how many rows of the file come before these.
+        remarks: what to tell the data's curator of the file; not for publication.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Table:
     ignored: tuple[str, ...] = ()
     line: Callable[[int], int | None] | None = None
     first: int = 0
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -85,7 +87,7 @@ def _read(
         columns = dict(zip(places, batch.columns[: len(places)], strict=True))
         for name, column in columns.items():
             _require_readable(str(path), name, column.type)
-        yield Table(str(path), columns, ignored, file.line, first)
+        yield Table(str(path), columns, ignored, file.line, first, file.remarks)
         first += batch.num_rows
 
 
@@ -208,11 +210,17 @@ def _require_readable(label: str, name: str, kind: Any) -> None:
         )
 
 
-def column_names(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """The names of a file's columns, from a CSV file's first line or what else says it; no row is
-    looked at.
+def column_names(source: Any, dialect: Dialect | None = None) -> list[str]:
+    """The names of the columns of a file, from a CSV file's first line or what else says it, or of
+    a data frame; no row is looked at.
 
     Raises:
         BadInput: as `read_table`.
     """
-    return list(table_files.open_file(path, dialect).names)
+    if not is_frame(source):
+        return list(table_files.open_file(source, dialect).names)
+    if hasattr(source, "collect_schema"):
+        return list(source.collect_schema().names())
+    if hasattr(source, "columns") and not hasattr(source, "column_names"):
+        return [_name_of(column) for column in source.columns]
+    return list(_of_frame(source, ()).ignored)

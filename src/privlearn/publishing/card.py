@@ -21,7 +21,7 @@ from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
-from privlearn.publishing.columns import describe_columns, describe_missing
+from privlearn.publishing.columns import describe_columns, describe_draft, describe_missing
 from privlearn.publishing.statement import Statement
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
@@ -118,7 +118,7 @@ _COLUMNS = (
     "The model was made from these columns of the table, and from no others. The publisher "
     "declared their kinds, bounds and categories; values beyond the bounds counted as the bounds."
 )
-_PERSON = "One more column says whose row it is, and only sorts the rows. "
+_PERSON = "One more column says whose row it is, and only sorts the rows."
 _SCALED = (
     "Scores add up to 1. They were divided by a temperature that was fitted to the training data, "
     "as a release of its own, so that they are estimates of probabilities."
@@ -276,7 +276,9 @@ def _describe_columns(said: Statement) -> list[str]:
 def words_on_columns(said: Statement) -> str:
     """Where the columns and their bounds come from."""
     person = "" if said.guarantee.rows_per_person is None else _PERSON
-    return f"{_COLUMNS} {person}{describe_missing(said.table or {})}".rstrip()
+    table = said.table or {}
+    sentences = [_COLUMNS, person, describe_draft(table), describe_missing(table)]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _describe_choice(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:

@@ -31,6 +31,19 @@ def describe_missing(table: Mapping[str, Any]) -> str:
     return f"A missing value is written as {_join(texts)}." if texts else ""
 
 
+def describe_draft(table: Mapping[str, Any]) -> str:
+    """Which public file the bounds and categories of `table` were drafted from, as a sentence;
+    empty: none is stated.
+    """
+    if "drafted_from" not in table:
+        return ""
+    drafted = table["drafted_from"]
+    return (
+        f"Bounds and categories were drafted from the file “{drafted['file']}”, which the data's "
+        f"curator declares public (SHA-256 {drafted['sha256']})."
+    )
+
+
 def _describe(column: dict[str, Any]) -> Iterator[str]:
     """What is declared of one column; of settings that are not known here, their names and
     values.

@@ -4,8 +4,8 @@ disk.
 
 from __future__ import annotations
 
-import json
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,27 +21,8 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import fetch, load
 from privlearn.data.packed import pack
 from privlearn.data.schema import Number
-from privlearn.data.tables import column_names
+from privlearn.data.template import write_template
 from privlearn.errors import BadInput, DataWarning
-
-#: What a template says before its columns, one line for each.
-_TEMPLATE = (
-    "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the",
-    "# lines of columns that are not to be learned from. Each column is one of:",
-    '#   { kind = "number", low = 0, high = 110 }',
-    '#   { kind = "number", low = 0, high = 110, missing = 50, indicator = true }',
-    '#   { kind = "date", low = 1900-01-01, high = 2030-12-31, format = "%d.%m.%Y" }',
-    '#   { kind = "category", categories = ["f", "m"], match = "casefold" }',
-    '#   { kind = "target", classes = ["no", "yes"] }   or with low and high: a number',
-    "# missing: what a missing value counts as; indicator: a feature that says that it is missing.",
-    '# person = NAME protects persons, with --rows-per-person K. decimal = "," reads 1,5 as a',
-    '# number, encoding = "cp1252" other texts than UTF-8. docs/data.md has the grammar.',
-)
-
-
-def _quoted(name: str) -> str:
-    """A name as a key of TOML."""
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def run(request: Request) -> int:
@@ -50,6 +31,8 @@ def run(request: Request) -> int:
         if request.name is not None:
             raise BadInput(f"`privlearn data list` lists all data sets: leave out {request.name!r}")
         return _list(request)
+    if request.public is not None and request.action != "schema":
+        raise BadInput(f"--public goes with `privlearn data schema`, not {request.action}")
     if request.name is None:
         what = (
             f"NAME, one of {', '.join(CATALOGUE)}"
@@ -239,30 +222,60 @@ def _draft(request: Request) -> int:
 
 
 def _schema(request: Request) -> int:
+    if request.paid is not None and request.public is not None:
+        raise BadInput(
+            "--paid drafts a schema from the private rows of FILE, and --public from a public "
+            "file: give one of them"
+        )
     if request.paid is not None:
         return _draft(request)
-    if misplaced := [
-        name for name in ("numbers", "categories", "target", "ledger") if request.given(name)
-    ]:
+    if misplaced := [name for name in ("numbers", "categories", "ledger") if request.given(name)]:
         raise BadInput(
             f"--{misplaced[0]} goes with --paid, a schema drafted from private rows: add it, or "
             "leave it out"
         )
     path = Path(request.name)
     dialect = table_files.likely_dialect(path)
-    names = column_names(path, dialect)
+    file = table_files.open_file(path, dialect)
+    for remark in file.remarks:
+        screen.notes.print(remark)
+    if request.public is not None:
+        return _draft_from_public(request, path)
+    if request.target is not None:
+        raise BadInput(
+            "--target goes with --public or --paid, a schema that is drafted: add one, or write "
+            "the target into the template"
+        )
     if request.json:
-        screen.print_json({"columns": names})
-        return 0
-    stated = {} if dialect is None else dialect.stated()
-    lines = [
-        *_TEMPLATE,
-        'target = ""    # the name of the column to predict',
-        'missing = [""] # the texts that stand for a missing value',
-        *(f"{name} = {json.dumps(value)}" for name, value in stated.items()),
-        "",
-        "[columns]",
-        *(f'{_quoted(name)} = {{ kind = "" }}' for name in names),
-    ]
-    screen.print_lines(lines)
+        screen.print_json({"columns": list(file.names)})
+    else:
+        screen.print_lines(write_template({name: {} for name in file.names}, dialect=dialect))
+    return 0
+
+
+def _draft_from_public(request: Request, path: Path) -> int:
+    """Draft a schema from a file that is declared public; no row of the private one is looked
+    at.
+    """
+    from privlearn.data.public_draft import draft_public_schema
+
+    draft = draft_public_schema(path, public=request.public, target=request.target)
+    for remark in draft.remarks:
+        screen.notes.print(remark)
+    if request.json:
+        screen.print_json(
+            {
+                "columns": dict(draft.columns),
+                "blank": dict(draft.blank),
+                "missing": list(draft.missing),
+                "drafted_from": asdict(draft.drafted_from),
+            }
+        )
+    else:
+        screen.print_lines(draft.to_toml().splitlines())
+    screen.notes.print(
+        f"drafted from {request.public}, which you declare public: the schema, and the card of a "
+        f"model that is trained with it, say so. {len(draft.blank)} of {len(draft.columns)} "
+        "columns are left to fill in or delete"
+    )
     return 0

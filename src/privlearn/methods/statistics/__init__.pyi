@@ -1,3 +1,4 @@
+from privlearn.data.public_draft import draft_public_schema as draft_public_schema
 from privlearn.methods.statistics.advice import advised as advised
 from privlearn.methods.statistics.chunks import Chunks as Chunks
 from privlearn.methods.statistics.classifiers import fisher as fisher

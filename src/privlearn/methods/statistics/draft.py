@@ -13,7 +13,6 @@ Gaussian release.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.streams import Streams
 from privlearn.data.tables import Table, is_frame, read_table
+from privlearn.data.template import column_lines, quote
 from privlearn.errors import BadInput
 from privlearn.runs.session import Session
 
@@ -69,37 +69,27 @@ class Draft:
         """A schema file, to be looked through: columns of which nothing is known are left out, and
         named.
         """
-        lines = [f"target = {json.dumps(self.target)}"]
+        columns, remarks, unknown = dict[str, dict[str, Any]](), dict[str, str](), list[str]()
         for name, pair in self.bounds.items():
             if pair is None:
-                lines += ["", f"# {json.dumps(name)}: no bounds were found, at this noise"]
+                unknown.append(f"# {quote(name)}: no bounds were found, at this noise")
                 continue
-            kind = "target" if name == self.target else "number"
-            lines += [
-                "",
-                f"[columns.{json.dumps(name)}]",
-                f'kind = "{kind}"',
-                f"low = {pair[0]!r}",
-                f"high = {pair[1]!r}",
-            ]
-            lines += (
-                [] if kind == "target" else [f"missing = {(pair[0] + pair[1]) / 2!r}  # the middle"]
-            )
+            bounds = {"low": pair[0], "high": pair[1]}
+            if name == self.target:
+                columns[name] = {"kind": "target", **bounds}
+            else:
+                middle = (pair[0] + pair[1]) / 2
+                columns[name] = {"kind": "number", **bounds, "missing": middle}
+                remarks[name] = "missing: the middle"
         for name, values in self.categories.items():
             if len(values) < (2 if name == self.target else 1):
-                lines += ["", f"# {json.dumps(name)}: too few categories were found, at this noise"]
-                continue
-            kind, called = (
-                ("target", "classes") if name == self.target else ("category", "categories")
-            )
-            listed = json.dumps(list(values), ensure_ascii=False)
-            lines += [
-                "",
-                f"[columns.{json.dumps(name)}]",
-                f'kind = "{kind}"',
-                f"{called} = {listed}",
-            ]
-        return "\n".join([*lines, ""])
+                unknown.append(f"# {quote(name)}: too few categories were found, at this noise")
+            elif name == self.target:
+                columns[name] = {"kind": "target", "classes": list(values)}
+            else:
+                columns[name] = {"kind": "category", "categories": list(values)}
+        lines = [f"target = {quote(self.target)}", "", "[columns]"]
+        return "\n".join([*lines, *column_lines(columns, remarks), *unknown, ""])
 
 
 @checked
