@@ -1,5 +1,5 @@
-"""Tables as people have them: data frames, and files (`table_files.py`), as columns of Arrow. What
-their cells mean, a schema says (`encoding.py`).
+"""Tables as people have them: data frames, files (`table_files.py`) and tables of databases
+(`databases.py`), as columns of Arrow. What their cells mean, a schema says (`encoding.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, final
 
 from privlearn.data import cells, table_files
-from privlearn.data.table_files import Dialect
+from privlearn.data.databases import Address, addressed, open_table
+from privlearn.data.table_files import Dialect, TableFile, form_of
 from privlearn.errors import BadInput, first_line
 
 
@@ -25,6 +26,7 @@ class Table:
         ignored: the columns that were not asked for.
         line: says for a row the line of a text file that it ends on; None: the file has no lines.
         first: how many rows of the file come before these.
+        ordered: whether rows have an order that messages can number them by.
     """
 
     name: str
@@ -32,12 +34,15 @@ class Table:
     ignored: tuple[str, ...] = ()
     line: Callable[[int], int | None] | None = None
     first: int = 0
+    ordered: bool = True
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
     def place(self, row: int, column: str) -> str:
         """Where a cell is, for a person; rows are counted from 1."""
+        if not self.ordered:
+            return f"{self.name[:100]}, a cell of column {column!r}"
         number = None if self.line is None else self.line(self.first + row)
         line = "" if number is None else f" (line {number})"
         return f"{self.name}, row {self.first + row + 1}{line}, column {column!r}"
@@ -48,14 +53,17 @@ class Table:
 
 
 def read_table(source: Any, wanted: Sequence[str], dialect: Dialect | None = None) -> Table:
-    """The columns `wanted` of a file or a data frame; those that it lacks are left out.
+    """The columns `wanted` of a file, a table of a database or a data frame; those that it lacks are
+    left out. A `Table` is given back as it is.
 
     Raises:
         BadInput: there is no such file, it can't be read, or has two columns of one name.
     """
+    if isinstance(source, Table):
+        return source
     if is_frame(source):
         return _of_frame(source, wanted)
-    (table,) = _read(Path(source), wanted, dialect, whole=True)
+    (table,) = _read(source, wanted, dialect, whole=True)
     return table
 
 
@@ -70,22 +78,37 @@ def read_chunks(
     if is_frame(source):
         yield _of_frame(source, wanted)
     else:
-        yield from _read(Path(source), wanted, dialect, whole=False)
+        yield from _read(source, wanted, dialect, whole=False)
+
+
+def is_table(given: Any) -> bool:
+    """Whether a path or an address is that of a table."""
+    given = addressed(given)
+    return isinstance(given, Address) or form_of(Path(given)) is not None
+
+
+def _open(source: Any, dialect: Dialect | None) -> tuple[str, TableFile]:
+    """What to call a file or a table of a database, and how it is read."""
+    source = addressed(source)
+    if isinstance(source, Address):
+        names, batches = open_table(source)
+        return str(source), TableFile(tuple(names), batches, ordered=False)
+    return str(Path(source)), table_files.open_file(Path(source), dialect)
 
 
 def _read(
-    path: Path, wanted: Sequence[str], dialect: Dialect | None, *, whole: bool
+    source: Any, wanted: Sequence[str], dialect: Dialect | None, *, whole: bool
 ) -> Iterator[Table]:
-    file = table_files.open_file(path, dialect)
-    places = _places(str(path), file.names, wanted)
+    label, file = _open(source, dialect)
+    places = _places(label, file.names, wanted)
     taken = set(places.values())
     ignored = tuple(name for at, name in enumerate(file.names) if at not in taken)
     first = 0
     for batch in file.read([file.names[at] for at in places.values()], whole=whole):
         columns = dict(zip(places, batch.columns[: len(places)], strict=True))
         for name, column in columns.items():
-            _require_readable(str(path), name, column.type)
-        yield Table(str(path), columns, ignored, file.line, first)
+            _require_readable(label, name, column.type)
+        yield Table(label, columns, ignored, file.line, first, file.ordered)
         first += batch.num_rows
 
 
@@ -208,11 +231,11 @@ def _require_readable(label: str, name: str, kind: Any) -> None:
         )
 
 
-def column_names(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """The names of a file's columns, from a CSV file's first line or what else says it; no row is
-    looked at.
+def column_names(source: Any, dialect: Dialect | None = None) -> list[str]:
+    """The names of the columns of a file or of a table of a database, from a CSV file's first line
+    or what else says it; no row is looked at.
 
     Raises:
         BadInput: as `read_table`.
     """
-    return list(table_files.open_file(path, dialect).names)
+    return list(_open(source, dialect)[1].names)

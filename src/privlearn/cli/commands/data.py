@@ -248,9 +248,8 @@ def _schema(request: Request) -> int:
             f"--{misplaced[0]} goes with --paid, a schema drafted from private rows: add it, or "
             "leave it out"
         )
-    path = Path(request.name)
-    dialect = table_files.likely_dialect(path)
-    names = column_names(path, dialect)
+    dialect = table_files.likely_dialect(Path(request.name))
+    names = column_names(request.name, dialect)
     if request.json:
         screen.print_json({"columns": names})
         return 0
