@@ -59,25 +59,9 @@ class Address(str):
     def __new__(cls, text: str) -> Address:
         if isinstance(text, Address):
             return text
-        start = _SCHEME.match(text)
-        if start is None:
-            raise BadInput(_FORM)
-        place, _, fields = text[start.end() :].partition("?")
-        others, table, query = _read_fields(fields)
-        local = place.startswith("/")  # no server is named, so no user
-        server = None if local else _SERVER.fullmatch(place)
-        if not local and server is None:
-            raise BadInput(_FORM)
-        user, password = ("", None) if server is None else (server["user"] or "", server["password"])
-        shown = place if server is None else f"{user}@{server['place']}" if user else server["place"]
-        what = f"table={table}" if table is not None else f"query={query}"
-        address = super().__new__(cls, f"{start[0]}{shown}?{what}")
-        address.scheme, address.table, address.query = start[1].lower(), table, query
-        address._connect = f"{start[0]}{place}{'?' * bool(others)}{'&'.join(others)}"
-        address._place = shown
-        values = [other.partition("=")[2] for other in others]
-        secrets = [secret for secret in (password, *values) if secret]
-        address._secrets = (*secrets, *map(unquote, secrets))
+        shown, attributes = _parse(text)
+        address = super().__new__(cls, shown)
+        vars(address).update(attributes)
         return address
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,6 +79,36 @@ class Address(str):
         text = str(error)
         secret = any(part in text for part in self._secrets)
         return type(error).__name__ if secret else first_line(error)
+
+
+def _parse(text: str) -> tuple[str, dict[str, Any]]:
+    """What an address is shown as, and its attributes.
+
+    Raises:
+        BadInput: as `Address`.
+    """
+    start = _SCHEME.match(text)
+    if start is None:
+        raise BadInput(_FORM)
+    place, _, fields = text[start.end() :].partition("?")
+    others, table, query = _read_fields(fields)
+    password, shown = None, place
+    if not place.startswith("/"):  # else no server is named, so no user
+        server = _SERVER.fullmatch(place)
+        if server is None:
+            raise BadInput(_FORM)
+        password = server["password"]
+        shown = f"{server['user']}@{server['place']}" if server["user"] else server["place"]
+    what = f"table={table}" if table is not None else f"query={query}"
+    secrets = [part for part in (password, *(field.partition("=")[2] for field in others)) if part]
+    return f"{start[0]}{shown}?{what}", {
+        "scheme": start[1].lower(),
+        "table": table,
+        "query": query,
+        "_connect": f"{start[0]}{place}{'?' * bool(others)}{'&'.join(others)}",
+        "_place": shown,
+        "_secrets": (*secrets, *map(unquote, secrets)),
+    }
 
 
 _FORM = (
