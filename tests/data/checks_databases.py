@@ -27,7 +27,9 @@ from privlearn.data.tables import column_names, read_chunks
 from privlearn.errors import BadInput, PrivlearnError
 from tests.support.checks import check, must_raise
 
-SCHEMA = Schema("ill", ("no", "yes"), (Number("age", 0, 110, missing=50), Category("sex", ("f", "m"))))
+SCHEMA = Schema(
+    "ill", ("no", "yes"), (Number("age", 0, 110, missing=50), Category("sex", ("f", "m")))
+)
 TOML = """target = "ill"
 [columns]
 age = { kind = "number", low = 0, high = 110, missing = 50 }
@@ -53,7 +55,12 @@ def write(path: Path, rows: int = 200, order: Sequence[int] | None = None) -> st
     """Made-up patients; the address of their table."""
     made_up = np.random.default_rng(0)
     cells = [
-        (number, None if number % 9 == 0 else int(age), "fm"[number % 2], ("no", "yes")[int(age > 60)])
+        (
+            number,
+            None if number % 9 == 0 else int(age),
+            "fm"[number % 2],
+            ("no", "yes")[int(age > 60)],
+        )
         for number, age in enumerate(made_up.integers(0, 100, rows))
     ]
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
@@ -170,7 +177,9 @@ def check_the_text_of_an_address_has_no_password() -> None:
     copies = (pickle.loads(pickle.dumps(address)), copy.deepcopy(address), copy.copy(address))
     for each in (address, repr(address), f"{address}", json.dumps(address), *copies):
         require_no_secret(str(each), "a text")
-        require_no_secret(repr(vars(each)) if each is not address and vars_of(each) else "", "a copy")
+        require_no_secret(
+            repr(vars(each)) if each is not address and vars_of(each) else "", "a copy"
+        )
 
 
 def vars_of(given: Any) -> dict[str, Any]:
@@ -215,7 +224,9 @@ def check_a_password_is_in_nothing_that_a_command_leaves() -> None:
                     found = main(command.split(" "))
                 assert found == code, err.getvalue()
                 require_no_secret(out.getvalue() + err.getvalue(), command[:20])
-            Path("run.toml").write_text(f"data = {json.dumps(SERVER)}\nschema = 's.toml'\nepsilon = 4")
+            Path("run.toml").write_text(
+                f"data = {json.dumps(SERVER)}\nschema = 's.toml'\nepsilon = 4"
+            )
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 assert main(["train", "--config", "run.toml", "--out", "configured"]) == 0
             Path("run.toml").unlink()
@@ -263,7 +274,7 @@ def check_a_connection_can_only_read() -> None:
             assert send("SELECT count(*) FROM patients")[0] == ["count(*)"]
             for statement in ("PRAGMA user_version", "ATTACH 'other.db' AS other"):
                 must_raise(sqlite3.DatabaseError, lambda s=statement: send(s))  # type: ignore[misc]
-        allowed = mock.patch.object(databases, "_reads_only", lambda *_: sqlite3.SQLITE_OK)
+        allowed = mock.patch.object(databases, "_reads_only", return_value=sqlite3.SQLITE_OK)
         with allowed, databases._sqlite(address) as (send, _):
             must_raise(sqlite3.OperationalError, lambda: send("DELETE FROM patients RETURNING age"))
 

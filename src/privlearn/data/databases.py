@@ -57,6 +57,7 @@ class Address(str):
     _secrets: tuple[str, ...]
 
     def __new__(cls, text: str) -> Address:
+        """Read an address; one that was read is given back as it is."""
         if isinstance(text, Address):
             return text
         shown, attributes = _parse(text)
@@ -164,8 +165,8 @@ def _read_fields(fields: str) -> tuple[list[str], str | None, str | None]:
     others = [part for part in parts if not part.startswith("table=")]
     if len(tables) + bool(found) != 1 or tables == [""]:
         raise BadInput(
-            "the address of a database names no table, or several: add ?table=NAME or ?query=SELECT "
-            "... to it, a query last. A file is given by its path"
+            "the address of a database names no table, or several: add ?table=NAME or ?query=SELECT"
+            " ... to it, a query last. A file is given by its path"
         )
     if not found:
         return others, unquote(tables[0]), None
@@ -267,7 +268,7 @@ def _sqlite(address: Address) -> Iterator[tuple[_Send, Callable[[str], str]]]:
 
 
 def _reads_only(action: int, *_: Any) -> int:
-    """SQLite asks this of each thing that a statement does: reading is allowed, and nothing else."""
+    """Whether a statement may do something, as SQLite asks: reading is allowed, nothing else."""
     import sqlite3
 
     reading = (

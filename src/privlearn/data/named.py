@@ -86,8 +86,9 @@ def load(
             and `groups` (a person's id for each row of x), that of a table, or a table itself: a
             data frame of pandas or polars (lazy ones, too), a table of Arrow or a relation of
             DuckDB. Or the address of a table in a database, `sqlite:///clinic.db?table=patients`
-            (docs/data.md). Or a folder: of Parquet or Feather files; of .npy files with these names, whose rows stay on disk (`data.packed`), or of a form that an installed
-            package reads (`FolderForm`), such as NIfTI scans and masks.
+            (docs/data.md). Or a folder: of Parquet or Feather files; of .npy files with these
+            names, whose rows stay on disk (`data.packed`), or of a form that an installed package
+            reads (`FolderForm`), such as NIfTI scans and masks.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and
             the user's cache.
         classes: the declared number of classes; needed for an .npz, and for a folder that `pack`
@@ -222,8 +223,8 @@ def _require_schemas(name: str, declared: set[str]) -> None:
 
 
 def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
-    """The features of a table of new rows, as `load` takes it or as it was read; the target column may be absent,
-    and is ignored.
+    """The features of a table of new rows, as `load` takes it or as it was read; the target column
+    may be absent, and is ignored.
 
     `y` of what is returned is None.
 

@@ -53,8 +53,8 @@ class Table:
 
 
 def read_table(source: Any, wanted: Sequence[str], dialect: Dialect | None = None) -> Table:
-    """The columns `wanted` of a file, a table of a database or a data frame; those that it lacks are
-    left out. A `Table` is given back as it is.
+    """The columns `wanted` of a file, a table of a database or a data frame; those that it lacks
+    are left out. A `Table` is given back as it is.
 
     Raises:
         BadInput: there is no such file, it can't be read, or has two columns of one name.

@@ -162,7 +162,9 @@ def _inputs(
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
     if table is not None:
-        raise BadInput(f"{table.name} is a table, and the model was trained on none: give an .npz with x")
+        raise BadInput(
+            f"{table.name} is a table, and the model was trained on none: give an .npz with x"
+        )
     return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
 
 
