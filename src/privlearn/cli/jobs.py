@@ -5,6 +5,7 @@ and to be run.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import BadInput, DataWarning, PrivlearnError
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
@@ -41,6 +42,7 @@ from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
+from privlearn.runs.session import warn_of_number
 from privlearn.training import rules
 from privlearn.training.choices import TrainRequest
 from privlearn.training.rules import Settled
@@ -228,6 +230,7 @@ def data_of(request: Request) -> Dataset:
         targets=request.target,
         grid=request.grid,
     )
+    warn_of_number(request.examples, data.examples)
     for note in data.remarks:
         screen.notes.print(note)
     require_task(request.task, data)
@@ -250,6 +253,14 @@ def data_of(request: Request) -> Dataset:
     if has_maps(data) and request.method == DPSGD:
         data = methods.map_pages().tested(data)
     return data
+
+
+@contextmanager
+def warned_of_data() -> Iterator[None]:
+    """A block that does not repeat what `data_of` warned of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
 
 
 def has_maps(data: Dataset) -> bool:

@@ -33,7 +33,7 @@ from privlearn.core.row_transform import RowTransform
 from privlearn.core.sampling import Sample
 from privlearn.core.sampling.draws import Draws
 from privlearn.core.streams import NoiseStream, Places, Streams
-from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
+from privlearn.errors import BadInput, DataWarning, PrivacyWarning, UnsoundExtension, warn
 from privlearn.runs.checkpoint import (
     Checkpoint,
     Saved,
@@ -97,6 +97,26 @@ def warn_of_target(
             warn(warning)
 
 
+def warn_of_number(declared: int | None, present: int | None) -> None:
+    """Warn the data's curator of a declared number of examples that is more than twice, or less
+    than half, of how many there are: a slip.
+
+    What is said tells how many there are, which may be private. Nothing else follows from it, and
+    it is published nowhere.
+
+    Args:
+        declared: the declared number; None: none is.
+        present: how many there are; None: that is not known.
+    """
+    if declared and present and not declared / 2 <= present <= 2 * declared:
+        warn(
+            f"the data have {present:,} examples, and examples={declared} is declared, by which "
+            "sums are divided and examples are drawn: check the number. How many there are is for "
+            "the data's curator, and is not published",
+            DataWarning,
+        )
+
+
 class Session:
     """The ledger and the random streams of one run of a plan of any kind.
 
@@ -148,12 +168,16 @@ class Session:
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
     def count_examples(self, present: int | None, declared: int | None = None) -> None:
-        """Say how many examples there are, before anything is charged: see `warn_of_target`.
+        """Say how many examples there are, before anything is charged: see `warn_of_target` and
+        `warn_of_number`.
 
         Warns:
             PrivacyWarning: the target promises next to nothing to one of them.
+            DataWarning: the declared number is not likely that of these data.
         """
         self._counted = True
+        if self.world.rank == 0:
+            warn_of_number(declared or getattr(self.plan, "examples", None), present)
         if self.charged and self.world.rank == 0:
             warn_of_target(self.plan, self.ledger, present, declared)
 

@@ -14,7 +14,7 @@ from privlearn.auditing import commit, replay
 from privlearn.cli import screen
 from privlearn.cli.checkpoints import KeptCheckpoint, keep_options, options_file, require_recordable
 from privlearn.cli.commands.train import settled_job
-from privlearn.cli.jobs import Job, Opened, data_of
+from privlearn.cli.jobs import Job, Opened, data_of, warned_of_data
 from privlearn.cli.methods import with_pca
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request
@@ -37,7 +37,7 @@ def make_commitment(request: Request) -> int:
     require_recordable(training)
     training.require_suited()
     data = data_of(training)
-    with settled_job(training, data) as job:
+    with settled_job(training, data) as job, warned_of_data():
         discrete = training.discrete
         answer = {
             "commitment": commit(data, request.out, _trains(job, training), discrete=discrete),
@@ -76,7 +76,11 @@ def run(request: Request) -> int:
     choice = None if request.choice is None else request.choice.encode()
     training = _training(request)
     data = data_of(training)
-    with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
+    with (
+        settled_job(training, data) as job,
+        warned_of_data(),
+        screen.progress_bar("replaying", "parts") as progress,
+    ):
         report = replay(
             request.folder,
             _trains(job, training),

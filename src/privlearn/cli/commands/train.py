@@ -23,6 +23,7 @@ from privlearn.cli.jobs import (
     public_rows,
     seed_warning,
     test_metrics,
+    warned_of_data,
 )
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
@@ -80,7 +81,8 @@ def run(request: Request) -> int:
             _say(job, *(opened.key.warnings if opened.key else ()))
             if world.size == 1 and not request.resume:
                 dry_run.say_time(job)
-            result = job.run(opened)
+            with warned_of_data():
+                result = job.run(opened)
             if world.rank:
                 publish(result, opened.out)  # waits for the first process, which publishes
             else:
