@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from privlearn._checks import count
-from privlearn.cli.option import Option
+from privlearn.cli.option import Option, read_number, read_whole_number
 from privlearn.cli.options import COMMANDS, DPSGD, USUAL, options_of
 from privlearn.data.databases import hide_secrets
 from privlearn.errors import BadInput
@@ -126,7 +126,14 @@ class Request:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises `BadInput` where argparse would print its usage and exit."""
+    """Raises `BadInput` where argparse would print its usage and exit; says of a text that is no
+    number how it is to be written.
+    """
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.register("type", float, read_number)
+        self.register("type", int, read_whole_number)
 
     def error(self, message: str) -> NoReturn:
         every = "-all" if self.prog.split()[-1] in USUAL else ""
