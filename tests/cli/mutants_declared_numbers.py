@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "a command repeats what it warned of",
-        jobs.warned_of_data,
+        session.warned_of_data,
         'warnings.simplefilter("ignore", DataWarning)',
         "pass",
         SAID,

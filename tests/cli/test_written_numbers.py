@@ -49,9 +49,9 @@ def require_said(
 ) -> None:
     assert main([command, f"--{name}={text}"]) == 2
     shown = capsys.readouterr().err
-    assert re.search(f"--{name}: (['\"]).*\\1 is no (whole )?number: {re.escape(said)}", shown), (
-        shown
-    )
+    assert re.search(
+        f"--{name}: (['\"]).*\\1 cannot be read as a (whole )?number: {re.escape(said)}", shown
+    ), shown
     assert len(shown) < 300
 
 

@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "an address shows the settings of its driver",
         databases._parse,
-        'f"{start[0]}{shown}?{what}", {',
-        """f"{start[0]}{shown}?{'&'.join(others)}&{what}", {""",
+        'f"{start[0]}{visible}?{what}", {',
+        """f"{start[0]}{visible}?{'&'.join(others)}&{what}", {""",
         "check_a_password_is_in_nothing_that_a_command_leaves",
     ),
     Mutant(
@@ -55,17 +55,17 @@ MUTANTS = [
         """if server is None:
             raise BadInput(_FORM)
         password = server["password"]
-        shown = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
+        visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
         """if server is not None:
             password = server["password"]
-            shown = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
+            visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
         "check_a_password_is_in_no_error",
     ),
     Mutant(
         "a path that was made of an address is quoted",
         databases.addressed,
-        "isinstance(given, Path)",
-        "isinstance(given, bytes)",
+        "isinstance(source, Path)",
+        "isinstance(source, bytes)",
         "check_a_password_is_in_no_error",
     ),
     Mutant(

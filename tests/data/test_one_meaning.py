@@ -120,9 +120,9 @@ def outcome(load: Callable[[], Any]) -> tuple[Any, Any]:
     return features, sorted(count[0] for count in counts if count)
 
 
-def without_order(found: tuple[Any, Any]) -> tuple[Any, Any]:
+def without_order(outcome: tuple[Any, Any]) -> tuple[Any, Any]:
     """An outcome of rows that have no order: sorted, and what is said without numbers of rows."""
-    features, counts = found
+    features, counts = outcome
     return sorted(re.sub(r"^(row \d+|a cell of)$", "", str(each)) for each in features), counts
 
 

@@ -5,7 +5,6 @@ and to be run.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
-from privlearn.errors import BadInput, DataWarning, PrivlearnError
+from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
@@ -253,14 +252,6 @@ def data_of(request: Request) -> Dataset:
     if has_maps(data) and request.method == DPSGD:
         data = methods.map_pages().tested(data)
     return data
-
-
-@contextmanager
-def warned_of_data() -> Iterator[None]:
-    """A block that does not repeat what `data_of` warned of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        yield
 
 
 def has_maps(data: Dataset) -> bool:

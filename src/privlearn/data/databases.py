@@ -45,8 +45,8 @@ class Address(str):
         query: a SELECT, in its place.
 
     Raises:
-        BadInput: it can't be read, names no table, or its query is no single SELECT. Nothing of it
-            is quoted.
+        BadInput: it can't be read, names no table, or its query is not a single SELECT. Nothing of
+            it is quoted.
     """
 
     scheme: str
@@ -60,8 +60,8 @@ class Address(str):
         """Read an address; one that was read is given back as it is."""
         if isinstance(text, Address):
             return text
-        shown, attributes = _parse(text)
-        address = super().__new__(cls, shown)
+        visible, attributes = _parse(text)
+        address = super().__new__(cls, visible)
         vars(address).update(attributes)
         return address
 
@@ -83,7 +83,7 @@ class Address(str):
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    """What an address is shown as, and its attributes.
+    """What an address is as text, and its attributes.
 
     Raises:
         BadInput: as `Address`.
@@ -93,21 +93,21 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
         raise BadInput(_FORM)
     place, _, fields = text[start.end() :].partition("?")
     others, table, query = _read_fields(fields)
-    password, shown = None, place
+    password, visible = None, place
     if not place.startswith("/"):  # else no server is named, so no user
         server = _SERVER.fullmatch(place)
         if server is None:
             raise BadInput(_FORM)
         password = server["password"]
-        shown = f"{server['user']}@{server['place']}" if server["user"] else server["place"]
+        visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]
     what = f"table={table}" if table is not None else f"query={query}"
     secrets = [part for part in (password, *(field.partition("=")[2] for field in others)) if part]
-    return f"{start[0]}{shown}?{what}", {
+    return f"{start[0]}{visible}?{what}", {
         "scheme": start[1].lower(),
         "table": table,
         "query": query,
         "_connect": f"{start[0]}{place}{'?' * bool(others)}{'&'.join(others)}",
-        "_place": shown,
+        "_place": visible,
         "_secrets": (*secrets, *map(unquote, secrets)),
     }
 
@@ -119,17 +119,17 @@ _FORM = (
 )
 
 
-def addressed(given: Any) -> Any:
+def addressed(source: Any) -> Any:
     """What is given as a table, read as an address of a database if it is one.
 
     Raises:
         BadInput: as `Address`; or a path was made of an address.
     """
-    if isinstance(given, Path) and re.match(r"[a-zA-Z][a-zA-Z0-9+.\-]+:/", given.as_posix()):
+    if isinstance(source, Path) and re.match(r"[a-zA-Z][a-zA-Z0-9+.\-]+:/", source.as_posix()):
         raise BadInput("a path was made of an address: give the address of a database as text")
-    if isinstance(given, str) and _SCHEME.match(given):
-        return Address(given)
-    return given
+    if isinstance(source, str) and _SCHEME.match(source):
+        return Address(source)
+    return source
 
 
 def hide_secrets(arguments: Sequence[str]) -> tuple[list[str], dict[str, Address]]:
@@ -157,25 +157,25 @@ def _read_fields(fields: str) -> tuple[list[str], str | None, str | None]:
     """What stands behind the question mark: what the driver needs, and a table or a query. A query
     comes last, and is all that follows, as it is written.
     """
-    before, found, query = re.fullmatch(  # type: ignore[union-attr]
+    before, is_query, query = re.fullmatch(  # type: ignore[union-attr]
         r"(.*?)(?:(?:^|(?<=&))(query=)(.*))?", fields, re.DOTALL
     ).groups("")
     parts = [part for part in before.split("&") if part]
     tables = [part.partition("=")[2] for part in parts if part.startswith("table=")]
     others = [part for part in parts if not part.startswith("table=")]
-    if len(tables) + bool(found) != 1 or tables == [""]:
+    if len(tables) + bool(is_query) != 1 or tables == [""]:
         raise BadInput(
             "the address of a database names no table, or several: add ?table=NAME or ?query=SELECT"
             " ... to it, a query last. A file is given by its path"
         )
-    if not found:
+    if not is_query:
         return others, unquote(tables[0]), None
     query = query.strip().removesuffix(";").rstrip()
     if ";" in query or not _SELECT.match(query):
         raise BadInput(
-            "the query in the address of a database is no single SELECT: expected one that begins "
-            "with SELECT or WITH, as it is written, without a semicolon. What needs more is a view "
-            "of the database: ?table=VIEW"
+            "the query in the address of a database is not sent: expected a single SELECT, which "
+            "begins with SELECT or WITH, as it is written, without a semicolon. For what needs "
+            "more, make a view in the database: ?table=VIEW"
         )
     return others, None, query
 

@@ -117,6 +117,14 @@ def warn_of_number(declared: int | None, present: int | None) -> None:
         )
 
 
+@contextmanager
+def warned_of_data() -> Iterator[None]:
+    """A block whose runs do not repeat what was said of the data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
+
+
 class Session:
     """The ledger and the random streams of one run of a plan of any kind.
 

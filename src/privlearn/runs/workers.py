@@ -7,13 +7,14 @@ files for it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import torch
 
-from privlearn.errors import BadInput, ProcessLost
+from privlearn.errors import BadInput, DataWarning, ProcessLost
 
 
 def processes(jobs: int | None, what: str) -> int:
@@ -90,5 +91,6 @@ def _elsewhere(threads: dict[str, int], work: Callable[..., Any], *task: Any) ->
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(threads["torch"])
+    warnings.simplefilter("ignore", DataWarning)  # said by the process that needs this one
     with threadpool_limits({api: most for api, most in threads.items() if api != "torch"}):
         return work(*task)

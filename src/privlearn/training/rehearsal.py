@@ -155,7 +155,7 @@ def count_operations(settled: Settled, data: Dataset) -> float:
         network(made_up.x)
     weights = sum(parameter.numel() for parameter in network.parameters())
     batch = plan.sampling.expected_batch_size(settled.facts.examples) * (plan.rows_per_person or 1)
-    return batch * max(counter.get_total_flops(), 2 * weights)
+    return float(batch * max(counter.get_total_flops(), 2 * weights))
 
 
 def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:

@@ -14,7 +14,7 @@ from privlearn.auditing import commit, replay
 from privlearn.cli import screen
 from privlearn.cli.checkpoints import KeptCheckpoint, keep_options, options_file, require_recordable
 from privlearn.cli.commands.train import settled_job
-from privlearn.cli.jobs import Job, Opened, data_of, warned_of_data
+from privlearn.cli.jobs import Job, Opened, data_of
 from privlearn.cli.methods import with_pca
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request
@@ -22,6 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.models.networks import is_built_in
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
+from privlearn.runs.session import warned_of_data
 
 
 def make_commitment(request: Request) -> int:

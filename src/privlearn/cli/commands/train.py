@@ -23,7 +23,6 @@ from privlearn.cli.jobs import (
     public_rows,
     seed_warning,
     test_metrics,
-    warned_of_data,
 )
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
@@ -44,6 +43,7 @@ from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
+from privlearn.runs.session import warned_of_data
 from privlearn.training import rules
 from privlearn.training.best_sampling import BEST
 from privlearn.training.rules import Settled
