@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.cli import jobs
-from privlearn.runs import session
+from privlearn.runs import session, workers
 from tests.support.mutant import Mutant, suite_of
 
 SAID = "check_a_slip_of_the_declared_number_is_said"
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "a command repeats what it warned of",
-        session.warned_of_data,
+        workers.warned_of_data,
         'warnings.simplefilter("ignore", DataWarning)',
         "pass",
         SAID,

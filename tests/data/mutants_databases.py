@@ -52,13 +52,10 @@ MUTANTS = [
     Mutant(
         "a server's address may be of any form",
         databases._parse,
-        """if server is None:
-            raise BadInput(_FORM)
-        password = server["password"]
-        visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
-        """if server is not None:
-            password = server["password"]
-            visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]""",
+        """server = _SERVER.fullmatch(place)
+        if server is None:""",
+        """server = _SERVER.fullmatch(place) or {"password": None, "user": None, "place": place}
+        if server is None:""",
         "check_a_password_is_in_no_error",
     ),
     Mutant(

@@ -99,14 +99,7 @@ def warn_of_target(
 
 def warn_of_number(declared: int | None, present: int | None) -> None:
     """Warn the data's curator of a declared number of examples that is more than twice, or less
-    than half, of how many there are: a slip.
-
-    What is said tells how many there are, which may be private. Nothing else follows from it, and
-    it is published nowhere.
-
-    Args:
-        declared: the declared number; None: none is.
-        present: how many there are; None: that is not known.
+    than half, of how many there are, if both are known. Nothing else follows from it.
     """
     if declared and present and not declared / 2 <= present <= 2 * declared:
         warn(
@@ -115,14 +108,6 @@ def warn_of_number(declared: int | None, present: int | None) -> None:
             "the data's curator, and is not published",
             DataWarning,
         )
-
-
-@contextmanager
-def warned_of_data() -> Iterator[None]:
-    """A block whose runs do not repeat what was said of the data."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        yield
 
 
 class Session:
@@ -176,12 +161,10 @@ class Session:
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
     def count_examples(self, present: int | None, declared: int | None = None) -> None:
-        """Say how many examples there are, before anything is charged: see `warn_of_target` and
-        `warn_of_number`.
+        """Say how many examples there are, before anything is charged.
 
         Warns:
-            PrivacyWarning: the target promises next to nothing to one of them.
-            DataWarning: the declared number is not likely that of these data.
+            PrivacyWarning: by `warn_of_target`. DataWarning: by `warn_of_number`.
         """
         self._counted = True
         if self.world.rank == 0:

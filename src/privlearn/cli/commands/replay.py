@@ -22,7 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.models.networks import is_built_in
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
-from privlearn.runs.session import warned_of_data
+from privlearn.runs.workers import warned_of_data
 
 
 def make_commitment(request: Request) -> int:

@@ -43,7 +43,7 @@ from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
-from privlearn.runs.session import warned_of_data
+from privlearn.runs.workers import warned_of_data
 from privlearn.training import rules
 from privlearn.training.best_sampling import BEST
 from privlearn.training.rules import Settled

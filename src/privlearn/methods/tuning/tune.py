@@ -46,8 +46,8 @@ from privlearn.methods.tuning.sums import require_targets, total_gain, total_los
 from privlearn.runs.given import require_rows_once, require_same_examples
 from privlearn.runs.optimizers import remember
 from privlearn.runs.result import Result
-from privlearn.runs.session import Session, warned_of_data
-from privlearn.runs.workers import at_once, processes
+from privlearn.runs.session import Session
+from privlearn.runs.workers import at_once, processes, warned_of_data
 
 #: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random
 #: streams that it is given.
