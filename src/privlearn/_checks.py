@@ -183,9 +183,7 @@ def checked(target: _T) -> _T:
 
 
 def with_plain_numbers(target: _T) -> _T:
-    """Let a function, or a class as it is made, take numbers of other libraries, where it is
-    annotated with numbers: `as_plain`. It refuses what it refuses by itself.
-    """
+    """Let a function, or a class as it is made, take other libraries' numbers: see `as_plain`."""
     return _reading(target, refusing=False)
 
 

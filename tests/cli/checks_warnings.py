@@ -258,10 +258,21 @@ def without_figures(place: Path) -> str:
     return heard.getvalue()
 
 
+def declared_by_a_slip(place: Path) -> str:
+    """Ten times as many examples as there are."""
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1.0), examples=40)
+    rows = (zeros(4, 2), zeros(4, dtype=torch.long))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        pv.Run(plan, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"), rows)
+    return " ".join(str(each.message) for each in heard)
+
+
 TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a private figure that is compared": compared,
     "test rows without figures": without_figures,
     "an audit of private rows": audited,
+    "a declared number that is a slip": declared_by_a_slip,
     "an epsilon of nothing": budget(
         "--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"
     ),

@@ -4,9 +4,11 @@ whatever library or file brings it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 import re
+import sqlite3
 import unicodedata
 import warnings
 from collections.abc import Callable
@@ -107,7 +109,7 @@ def outcome(load: Callable[[], Any]) -> tuple[Any, Any]:
         try:
             features = np.asarray(load()).tolist()
         except BadInput as error:
-            place = r"(row \d+)(?: \(line \d+\))?(, column '\w+') is "
+            place = r"(row \d+|a cell of)(?: \(line \d+\))?,? (column '\w+') is "
             said = re.findall(place + "(missing|.*?: (?:expected|several).*)", str(error))
             features = [part.partition(": ")[2] or part for part in said[0]]
     counts = [
@@ -116,6 +118,28 @@ def outcome(load: Callable[[], Any]) -> tuple[Any, Any]:
         if each.category is DataWarning
     ]
     return features, sorted(count[0] for count in counts if count)
+
+
+def without_order(outcome: tuple[Any, Any]) -> tuple[Any, Any]:
+    """An outcome of rows that have no order: sorted, and what is said without numbers of rows."""
+    features, counts = outcome
+    return sorted(re.sub(r"^(row \d+|a cell of)$", "", str(each)) for each in features), counts
+
+
+def write_sqlite(columns: dict[str, list[Any]], path: Path) -> str:
+    """A table of a database, which has numbers and texts alone; its address."""
+
+    def stored(cell: Any) -> Any:
+        plain = cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+        return cell if plain else str(cell)
+
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"CREATE TABLE rows ({', '.join(columns)})")
+        rows = zip(*columns.values(), strict=True)
+        marks = ", ".join("?" * len(columns))
+        statement = f"INSERT INTO rows VALUES ({marks})"
+        connection.executemany(statement, [tuple(map(stored, row)) for row in rows])
+    return f"sqlite:///{path}?table=rows"
 
 
 def doors(columns: dict[str, list[Any]], schema: Schema, folder: Path) -> dict[str, Any]:
@@ -141,6 +165,7 @@ def doors(columns: dict[str, list[Any]], schema: Schema, folder: Path) -> dict[s
         "dictionaries": arrow.set_column(1, "kind", arrow["kind"].dictionary_encode()),
         **{name: folder / name for name in ("a.csv", "a.tsv.gz", "a.parquet", "a.jsonl")},
         **{name: folder / name for name in ("a.feather", "b.parquet")},
+        "SQLite": write_sqlite(columns, folder / "a.db"),
     }
     return {
         **{
@@ -166,4 +191,8 @@ def test_all_doors_agree(part: int, tmp_path: Path) -> None:
         outcomes = {name: outcome(load) for name, load in doors(columns, schema, folder).items()}
         first = outcomes["Arrow"]
         for name, each in outcomes.items():
+            if name == "SQLite":
+                each, expected = without_order(each), without_order(first)
+                assert each == expected, (seed, name, columns, schema.features)
+                continue
             assert each == first, (seed, name, columns, schema.features)

@@ -39,6 +39,7 @@ from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
+from privlearn.runs.declared_number import warn_of_number
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.training import rules
@@ -228,6 +229,7 @@ def data_of(request: Request) -> Dataset:
         targets=request.target,
         grid=request.grid,
     )
+    warn_of_number(request.examples, data.examples)
     for note in data.remarks:
         screen.notes.print(note)
     require_task(request.task, data)

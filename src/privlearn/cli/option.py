@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -13,6 +14,44 @@ from privlearn.methods import METHODS
 TRAIN, BUDGET = ("train",), ("budget",)
 
 
+def read_number(text: str) -> float:
+    """A number with a point before its decimals."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    plain = text.strip().replace(",", ".") if text.count(",") == 1 and "." not in text else ""
+    raise argparse.ArgumentTypeError(
+        f"{text[:40]!r} cannot be read as a number: {_advised(plain, float)}, with a point before "
+        "decimals and no other signs between digits"
+    )
+
+
+def read_whole_number(text: str) -> int:
+    """A whole number in digits."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    plain = text.strip()
+    if re.fullmatch(r"[+-]?[0-9]{1,3}(?:([., '])[0-9]{3})(?:\1[0-9]{3})*", plain):  # 40,000
+        plain = re.sub("[., ']", "", plain)
+    elif re.fullmatch(r"[0-9]+(?:\.0*)?|[0-9.]+e[0-9]{1,2}", plain):  # 4e4, 400.0
+        plain = f"{float(plain):.0f}" if float(plain).is_integer() else ""
+    raise argparse.ArgumentTypeError(
+        f"{text[:40]!r} cannot be read as a whole number: {_advised(plain, int)}, digits alone"
+    )
+
+
+def _advised(text: str, kind: Callable[[str], Any]) -> str:
+    """What to write: the number that was probably meant, or an example."""
+    try:
+        kind(text)
+    except ValueError:
+        return f"expected one such as {'1000' if kind is int else '0.5 or 1e-5'}"
+    return f"write {text}"
+
+
 def value_range(text: str) -> tuple[float, float]:
     """Two numbers."""
     low, _, high = text.partition(",")
@@ -20,7 +59,7 @@ def value_range(text: str) -> tuple[float, float]:
         return float(low), float(high)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be read: expected LO,HI, for example 0,255"
+            f"{text!r} cannot be read: expected LO,HI, for example 0,255 or -1.5,2.5"
         ) from None
 
 
@@ -35,7 +74,7 @@ def paid_budget(text: str) -> dict[str, float]:
         budget = {}
     if not {"epsilon"} <= set(budget) <= {"epsilon", "delta"}:
         raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D"
+            f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D, as in epsilon=0.5"
         )
     return {"delta": 1e-5, **budget}
 

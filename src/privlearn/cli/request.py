@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from privlearn._checks import count
-from privlearn.cli.option import Option
+from privlearn.cli.option import Option, read_number, read_whole_number
 from privlearn.cli.options import COMMANDS, DPSGD, USUAL, options_of
+from privlearn.data.databases import hide_secrets
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 from privlearn.methods.installed import find_method, method_names
@@ -125,7 +126,14 @@ class Request:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises `BadInput` where argparse would print its usage and exit."""
+    """Raises `BadInput` where argparse would print its usage and exit; says of a text that is no
+    number how it is to be written.
+    """
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.register("type", float, read_number)
+        self.register("type", int, read_whole_number)
 
     def error(self, message: str) -> NoReturn:
         every = "-all" if self.prog.split()[-1] in USUAL else ""
@@ -153,10 +161,15 @@ def parse(argv: list[str]) -> Request:
             f"expected a command\n\n{_EXAMPLES}\ncommands:\n{_commands()}\n`privlearn COMMAND "
             "--help` names its options"
         )
-    argv = _with_ranges(_with_config(argv))
+    argv, addresses = hide_secrets(_with_ranges(_with_config(argv)))
     _find_method(argv)
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
+    values |= {
+        name: addresses[value]
+        for name, value in values.items()
+        if isinstance(value, str) and value in addresses
+    }
     if values.get("examples") is not None:
         count("--examples", values["examples"])
     return Request(values.pop("command"), values)

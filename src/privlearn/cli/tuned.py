@@ -13,6 +13,7 @@ import torch
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.jobs import Job, Opened, descent_request, loss_of, seed_warning
 from privlearn.cli.request import Request
+from privlearn.cli.threads import suited_threads
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.core.accounting.guarantee import readable
 from privlearn.core.accounting.ledger import Ledger
@@ -59,21 +60,22 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
             )
         }
 
-    yield Job(
-        data,
-        answer,
-        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
-        f"({answer['adjacency']})",
-        (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
-        None,
-        lambda opened: _tune(
-            plan, settled, data, opened, 1 if request.jobs is None else request.jobs
-        ),
-        rows,
-        # With random stopping the time would tell how many runs there were.
-        timed=isinstance(plan, Blocks),
-        plan=plan,
-    )
+    with suited_threads(settled.values(), data):
+        yield Job(
+            data,
+            answer,
+            f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta "
+            f"{request.delta:g} ({answer['adjacency']})",
+            (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
+            None,
+            lambda opened: _tune(
+                plan, settled, data, opened, 1 if request.jobs is None else request.jobs
+            ),
+            rows,
+            # With random stopping the time would tell how many runs there were.
+            timed=isinstance(plan, Blocks),
+            plan=plan,
+        )
 
 
 def _make_request(request: Request, data: Dataset) -> TrainRequest:

@@ -16,6 +16,7 @@ import numpy as np
 from privlearn import _entry_points, _storage
 from privlearn._checks import checked, count
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
+from privlearn.data.databases import Address, addressed
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import (
     UnmatchedCells,
@@ -84,9 +85,10 @@ def load(
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`,
             and `groups` (a person's id for each row of x), that of a table, or a table itself: a
             data frame of pandas or polars (lazy ones, too), a table of Arrow or a relation of
-            DuckDB. Or a folder: of Parquet or Feather files; of .npy files with
-            these names, whose rows stay on disk (`data.packed`), or of a form that an installed
-            package reads (`FolderForm`), such as NIfTI scans and masks.
+            DuckDB. Or the address of a table in a database, `sqlite:///clinic.db?table=patients`
+            (docs/data.md). Or a folder: of Parquet or Feather files; of .npy files with these
+            names, whose rows stay on disk (`data.packed`), or of a form that an installed package
+            reads (`FolderForm`), such as NIfTI scans and masks.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and
             the user's cache.
         classes: the declared number of classes; needed for an .npz, and for a folder that `pack`
@@ -108,6 +110,7 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
+    name, test = addressed(name), addressed(test)
     options = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     options |= {"target_bounds=": target_bounds}
     declared = [option for option, value in options.items() if value is not None]
@@ -117,8 +120,8 @@ def load(
     if grid is not None:
         raise BadInput(_no_scans(name))
     schema = _with_targets(schema, tuple(targets), name)
-    if is_frame(name):
-        _require_schemas("a data frame", {*declared})
+    if is_frame(name) or isinstance(name, Address):
+        _require_schemas(name if isinstance(name, Address) else "a data frame", {*declared})
         return replace(_load_table(name, schema, test), public=public)
     if not isinstance(name, str | Path):
         raise BadInput(
@@ -220,8 +223,8 @@ def _require_schemas(name: str, declared: set[str]) -> None:
 
 
 def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
-    """The features of a table of new rows, a file or a data frame; the target column may be absent,
-    and is ignored.
+    """The features of a table of new rows, as `load` takes it or as it was read; the target column
+    may be absent, and is ignored.
 
     `y` of what is returned is None.
 
@@ -320,7 +323,7 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
         **schema.of_targets,
         low=low,
         high=high,
-        name=Path(table.name).name,
+        name=path.short if isinstance(path, Address) else Path(table.name).name,
         note="numbers clipped to declared ranges, categories as declared",
         schema=schema,
         remarks=remarks,

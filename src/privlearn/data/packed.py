@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import count
 from privlearn._storage import draft_of, loads
+from privlearn.data.databases import Address, addressed
 from privlearn.data.dataset import Dataset, require_finite, require_labels
 from privlearn.data.encoding import (
     UnmatchedCells,
@@ -62,8 +63,8 @@ def pack(
     person's id is packed as a digest.
 
     Args:
-        source: a .parquet or .csv file, a data frame, or an iterable of pairs (inputs, targets) of
-            arrays, chunk by chunk.
+        source: a .parquet or .csv file, the address of a table in a database, a data frame, or an
+            iterable of pairs (inputs, targets) of arrays, chunk by chunk.
         out: a folder that is not there yet; it appears when it is complete.
         schema: what is declared of a table, or the TOML file that says so; needed for a table.
         test: a table of the same columns to test on; not covered by any guarantee.
@@ -76,7 +77,7 @@ def pack(
     Raises:
         BadInput: what can't be used, with its place; or a folder that is there.
     """
-    out = Path(out)
+    source, test, out = addressed(source), addressed(test), Path(out)
     if out.exists():
         raise BadInput(
             f"{out} is there already: give a folder that is not, or remove it first", path=str(out)
@@ -196,6 +197,8 @@ def _require_declared(
 
 
 def _name_of(source: Any) -> str:
+    if isinstance(source, Address):
+        return source.short
     return Path(source).name if isinstance(source, str | Path) else "packed rows"
 
 

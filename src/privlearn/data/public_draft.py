@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import checked, require_fit
 from privlearn.data import cells, table_files
+from privlearn.data.databases import Address, addressed
 from privlearn.data.encoding import listed
 from privlearn.data.schema import Date, DraftedFrom, Number, require_range
 from privlearn.data.table_files import Dialect
@@ -109,21 +110,28 @@ def draft_public_schema(
     it to be. Its name and digest go into the schema and, with the model, to its readers.
 
     Args:
-        source: the private table: a file, a folder of files, or a data frame.
+        source: the private table: a file, a folder of files, a table of a database, or a data
+            frame.
         public: a file, or a folder, of a table with columns of the same names, whose rows you
             declare public.
         target: the column to predict; None: it is named later.
 
     Raises:
-        BadInput: no such table or column; or the public file has the content of the private one (a
-            data frame is not compared).
+        BadInput: no such table or column; or the public file has the content of the private one
+            (data frames and databases are not compared).
     """
-    public = Path(public)
-    dialect = None
+    if isinstance(addressed(public), Address):
+        raise BadInput(
+            "public is a table of a database: expected a file, which the schema names by its "
+            "digest. Save it as .csv or .parquet"
+        )
+    public, dialect = Path(public), None
     if not is_frame(source):
         require_fit("source", source, str | Path)
-        source = Path(source)
-        dialect = table_files.likely_dialect(source)
+        source = addressed(source)
+        if not isinstance(source, Address):
+            source = Path(source)
+            dialect = table_files.likely_dialect(source)
     names = column_names(source, dialect)
     if target is not None and target not in names:
         raise BadInput(

@@ -81,12 +81,14 @@ class TableFile:
         read: gives batches of Arrow with the columns of these names; all rows in one, if `whole`.
         line: says for a row the line that it ends on; None: the file has no lines.
         remarks: what to tell the data's curator of the file; not for publication.
+        ordered: whether its rows have an order that numbers of rows could follow.
     """
 
     names: tuple[str, ...]
     batches: Callable[[list[str], bool], Iterator[Any]]
     line: Callable[[int], int | None] | None = None
     remarks: tuple[str, ...] = ()
+    ordered: bool = True
 
     def read(self, names: list[str], *, whole: bool) -> Iterator[Any]:
         """Batches with these columns, of all rows in their order."""

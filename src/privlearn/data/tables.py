@@ -1,5 +1,5 @@
-"""Tables as people have them: data frames, and files (`table_files.py`), as columns of Arrow. What
-their cells mean, a schema says (`encoding.py`).
+"""Tables as people have them: data frames, files (`table_files.py`) and tables of databases
+(`databases.py`), as columns of Arrow. What their cells mean, a schema says (`encoding.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, final
 
 from privlearn.data import cells, table_files
-from privlearn.data.table_files import Dialect
+from privlearn.data.databases import Address, addressed, open_table
+from privlearn.data.table_files import Dialect, TableFile, form_of
 from privlearn.errors import BadInput, first_line
 
 
@@ -26,6 +27,7 @@ class Table:
         line: says for a row the line of a text file that it ends on; None: the file has no lines.
         first: how many rows of the file come before these.
         remarks: what to tell the data's curator of the file; not for publication.
+        ordered: whether rows have an order that messages can number them by.
     """
 
     name: str
@@ -34,12 +36,15 @@ class Table:
     line: Callable[[int], int | None] | None = None
     first: int = 0
     remarks: tuple[str, ...] = ()
+    ordered: bool = True
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
     def place(self, row: int, column: str) -> str:
         """Where a cell is, for a person; rows are counted from 1."""
+        if not self.ordered:
+            return f"{self.name[:100]}, a cell of column {column!r}"
         number = None if self.line is None else self.line(self.first + row)
         line = "" if number is None else f" (line {number})"
         return f"{self.name}, row {self.first + row + 1}{line}, column {column!r}"
@@ -50,14 +55,17 @@ class Table:
 
 
 def read_table(source: Any, wanted: Sequence[str], dialect: Dialect | None = None) -> Table:
-    """The columns `wanted` of a file or a data frame; those that it lacks are left out.
+    """The columns `wanted` of a file, a table of a database or a data frame; those that it lacks
+    are left out. A `Table` is given back as it is.
 
     Raises:
         BadInput: there is no such file, it can't be read, or has two columns of one name.
     """
+    if isinstance(source, Table):
+        return source
     if is_frame(source):
         return _of_frame(source, wanted)
-    (table,) = _read(Path(source), wanted, dialect, whole=True)
+    (table,) = _read(source, wanted, dialect, whole=True)
     return table
 
 
@@ -72,22 +80,42 @@ def read_chunks(
     if is_frame(source):
         yield _of_frame(source, wanted)
     else:
-        yield from _read(Path(source), wanted, dialect, whole=False)
+        yield from _read(source, wanted, dialect, whole=False)
+
+
+def is_table(given: Any) -> bool:
+    """Whether a path or an address is that of a table."""
+    given = addressed(given)
+    return isinstance(given, Address) or form_of(Path(given)) is not None
+
+
+def open_source(source: Any, dialect: Dialect | None) -> TableFile:
+    """A file or a table of a database, of which no row is read yet.
+
+    Raises:
+        BadInput: as `read_table`.
+    """
+    source = addressed(source)
+    if isinstance(source, Address):
+        names, batches = open_table(source)
+        return TableFile(tuple(names), batches, ordered=False)
+    return table_files.open_file(Path(source), dialect)
 
 
 def _read(
-    path: Path, wanted: Sequence[str], dialect: Dialect | None, *, whole: bool
+    source: Any, wanted: Sequence[str], dialect: Dialect | None, *, whole: bool
 ) -> Iterator[Table]:
-    file = table_files.open_file(path, dialect)
-    places = _places(str(path), file.names, wanted)
+    source, file = addressed(source), open_source(source, dialect)
+    label = str(source) if isinstance(source, Address) else str(Path(source))
+    places = _places(label, file.names, wanted)
     taken = set(places.values())
     ignored = tuple(name for at, name in enumerate(file.names) if at not in taken)
     first = 0
     for batch in file.read([file.names[at] for at in places.values()], whole=whole):
         columns = dict(zip(places, batch.columns[: len(places)], strict=True))
         for name, column in columns.items():
-            _require_readable(str(path), name, column.type)
-        yield Table(str(path), columns, ignored, file.line, first, file.remarks)
+            _require_readable(label, name, column.type)
+        yield Table(label, columns, ignored, file.line, first, file.remarks, file.ordered)
         first += batch.num_rows
 
 
@@ -211,14 +239,14 @@ def _require_readable(label: str, name: str, kind: Any) -> None:
 
 
 def column_names(source: Any, dialect: Dialect | None = None) -> list[str]:
-    """The names of the columns of a file, from a CSV file's first line or what else says it, or of
-    a data frame; no row is looked at.
+    """The names of the columns of a file or of a table of a database, from a CSV file's first line
+    or what else says it, or of a data frame; no row is looked at.
 
     Raises:
         BadInput: as `read_table`.
     """
     if not is_frame(source):
-        return list(table_files.open_file(source, dialect).names)
+        return list(open_source(source, dialect).names)
     if hasattr(source, "collect_schema"):
         return list(source.collect_schema().names())
     if hasattr(source, "columns") and not hasattr(source, "column_names"):

@@ -7,13 +7,23 @@ files for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from privlearn.errors import BadInput, ProcessLost
+from privlearn.errors import BadInput, DataWarning, ProcessLost
+
+
+@contextmanager
+def warned_of_data() -> Iterator[None]:
+    """A block whose runs do not repeat what was said of the data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
 
 
 def processes(jobs: int | None, what: str) -> int:
@@ -90,5 +100,6 @@ def _elsewhere(threads: dict[str, int], work: Callable[..., Any], *task: Any) ->
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(threads["torch"])
-    with threadpool_limits({api: most for api, most in threads.items() if api != "torch"}):
+    most = {api: number for api, number in threads.items() if api != "torch"}
+    with threadpool_limits(most), warned_of_data():
         return work(*task)

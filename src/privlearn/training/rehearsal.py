@@ -1,7 +1,7 @@
 """What a step of a settled run takes: measured on made-up rows of the same shape, so that nothing
 private is looked at.
 
-Time, memory, and whether gradients of single examples are computed the fast way.
+Operations, time, memory, and whether gradients of single examples are computed the fast way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.agreement import room
@@ -135,6 +136,26 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         str(gradients.way),
         gradients.reason,
     )
+
+
+def count_operations(settled: Settled, data: Dataset) -> float:
+    """Floating-point operations of a step's forward pass, from public numbers: those of one made-up
+    row, or two for each weight if these are more, times the expected number of rows.
+
+    Args:
+        settled: the run.
+        data: what it was settled for, of which only shapes and types are read.
+
+    Raises:
+        BadInput: the network can't be made.
+    """
+    plan, made_up = settled.plan, _make_rows(settled, data, 1)
+    network = network_for(settled, data, Streams.new(0), tuple(made_up.x.shape[1:]))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(made_up.x)
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    batch = plan.sampling.expected_batch_size(settled.facts.examples) * (plan.rows_per_person or 1)
+    return float(batch * max(counter.get_total_flops(), 2 * weights))
 
 
 def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:

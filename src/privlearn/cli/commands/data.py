@@ -21,6 +21,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import fetch, load
 from privlearn.data.packed import pack
 from privlearn.data.schema import Number
+from privlearn.data.tables import open_source
 from privlearn.data.template import write_template
 from privlearn.errors import BadInput, DataWarning
 
@@ -234,13 +235,13 @@ def _schema(request: Request) -> int:
             f"--{misplaced[0]} goes with --paid, a schema drafted from private rows: add it, or "
             "leave it out"
         )
-    path = Path(request.name)
-    dialect = table_files.likely_dialect(path)
-    file = table_files.open_file(path, dialect)
+    source = request.name
+    dialect = table_files.likely_dialect(Path(source))
+    file = open_source(source, dialect)
     for remark in file.remarks:
         screen.notes.print(remark)
     if request.public is not None:
-        return _draft_from_public(request, path)
+        return _draft_from_public(request)
     if request.target is not None:
         raise BadInput(
             "--target goes with --public or --paid, a schema that is drafted: add one, or write "
@@ -253,13 +254,13 @@ def _schema(request: Request) -> int:
     return 0
 
 
-def _draft_from_public(request: Request, path: Path) -> int:
+def _draft_from_public(request: Request) -> int:
     """Draft a schema from a file that is declared public; no row of the private one is looked
     at.
     """
     from privlearn.data.public_draft import draft_public_schema
 
-    draft = draft_public_schema(path, public=request.public, target=request.target)
+    draft = draft_public_schema(request.name, public=request.public, target=request.target)
     for remark in draft.remarks:
         screen.notes.print(remark)
     if request.json:

@@ -20,8 +20,7 @@ from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.schema import Schema, read_schema
-from privlearn.data.table_files import form_of
-from privlearn.data.tables import read_table
+from privlearn.data.tables import Table, is_table, read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.folder import require_free
@@ -37,7 +36,7 @@ _FILES = (".npz", ".npy")
 def run(request: Request) -> int:
     """Write index, prediction and scores of every row; of scans a mask each."""
     path = Path(request.data)
-    rows = path.suffix in _FILES or form_of(path) is not None
+    rows = path.suffix in _FILES or is_table(request.data)
     if request.data not in NAMES and not rows:
         pages = methods.map_pages()
         if pages.are_scans(request):
@@ -62,12 +61,13 @@ def run(request: Request) -> int:
     names, labels = list(model.class_names), model.labels
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
+    table = _table(request, model.schema)
     x, schema = (
         _features(request, config)
-        if path.is_dir() and form_of(path) is None
-        else _inputs(request, model.schema)
+        if path.is_dir() and table is None
+        else _inputs(request, model.schema, table)
     )
-    ids = _ids(request, model.schema)
+    ids = None if table is None or request.id is None else table.cells(request.id)
     _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
@@ -109,26 +109,37 @@ def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
         ) from error
 
 
-def _ids(request: Request, trained: Schema | None) -> Sequence[Any] | None:
-    """The cells of the column that tells which row is which, if one is asked for."""
-    if request.id is None:
+def _table(request: Request, trained: Schema | None) -> Table | None:
+    """The table to predict for, read once, with the column that tells which row is which, if one is
+    asked for; None: the rows are in no table.
+    """
+    if request.data in NAMES or not is_table(request.data):
+        if request.id is not None:
+            raise BadInput(
+                f"--id {request.id} names a column of a table, and --data is {request.data}: leave "
+                "it out"
+            )
         return None
-    path = Path(request.data)
-    if form_of(path) is None:
-        raise BadInput(
-            f"--id {request.id} names a column of a table, and --data is {request.data}: leave it "
-            "out"
-        )
     schema = read_schema(request.schema) if request.schema is not None else trained
-    table = read_table(path, [request.id], schema and schema.dialect)
-    if request.id not in table.columns:
+    columns = () if schema is None else schema.columns
+    wanted = dict.fromkeys([*columns, *([] if request.id is None else [request.id])])
+    table = read_table(request.data, [*wanted], schema and schema.dialect)
+    if request.id is not None and request.id not in table.columns:
         raise BadInput(
-            f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}"
+            f"{table.name} has no column {request.id!r}, which --id names: it has "
+            f"{listed([*table.columns, *table.ignored])}"
         )
-    return table.cells(request.id)
+    if request.id is None and not table.ordered:
+        raise BadInput(
+            "rows of a database have no order, so predictions need a column that tells which row "
+            "is which: give --id COLUMN"
+        )
+    return table
 
 
-def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str]:
+def _inputs(
+    request: Request, trained: Schema | None, table: Table | None
+) -> tuple[NDArray[Any], str]:
     """The rows, and the digest of the schema that they were read by: the one that is given, or the
     model's own.
     """
@@ -137,21 +148,23 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
         data = load(request.data, request.data_dir, schema=request.schema)
         digest = "" if data.schema is None else data.schema.digest
         return np.asarray(data.x if request.part == "train" else data.x_test), digest
-    if request.schema is not None or (trained and form_of(Path(request.data)) is not None):
+    if request.schema is not None or (trained and table is not None):
         assert schema is not None
         if request.part is not None:
             raise BadInput(
                 "--part goes with named data sets and .npz files: leave it out, or give the file "
                 "to predict for"
             )
-        data = load_features(request.data, schema)
+        data = load_features(request.data if table is None else table, schema)
         for note in data.remarks:
             screen.notes.print(note)
         assert data.schema is not None
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
-    if form_of(path) is not None:
-        raise BadInput(f"{path} is a table, and the model was trained on none: give an .npz with x")
+    if table is not None:
+        raise BadInput(
+            f"{table.name} is a table, and the model was trained on none: give an .npz with x"
+        )
     return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
 
 

@@ -26,6 +26,7 @@ from privlearn.cli.jobs import (
 )
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
+from privlearn.cli.threads import suited_threads
 from privlearn.cli.tuned import tuned_job
 from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
 from privlearn.core.plan import Plan
@@ -42,6 +43,7 @@ from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
+from privlearn.runs.workers import warned_of_data
 from privlearn.training import rules
 from privlearn.training.best_sampling import BEST
 from privlearn.training.rules import Settled
@@ -79,7 +81,8 @@ def run(request: Request) -> int:
             _say(job, *(opened.key.warnings if opened.key else ()))
             if world.size == 1 and not request.resume:
                 dry_run.say_time(job)
-            result = job.run(opened)
+            with warned_of_data():
+                result = job.run(opened)
             if world.rank:
                 publish(result, opened.out)  # waits for the first process, which publishes
             else:
@@ -283,28 +286,29 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             request.delta,
             examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples,
         )
-        yield Job(
-            data,
-            answer,
-            f"{_describe_sampler(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, "
-            f"noise multiplier {rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} "
-            f"at delta {request.delta:g} ({answer['adjacency']})",
-            (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
-            request.model,
-            run,
-            lambda result: (
-                _descent_rows(request, plan, answer, result)
-                | (
-                    {}
-                    if pages is None
-                    else pages.beside(result, data, answer, "trained model's", "volumes")
-                )
-            ),
-            (lambda: _say_more(request, settled, data, initial),),
-            plan=plan,
-            settled=None if mac else settled,
-            loss=None if mac else loss_of(data, settled.request),
-        )
+        with suited_threads([settled], data):
+            yield Job(
+                data,
+                answer,
+                f"{_describe_sampler(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, "
+                f"noise multiplier {rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} "
+                f"at delta {request.delta:g} ({answer['adjacency']})",
+                (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
+                request.model,
+                run,
+                lambda result: (
+                    _descent_rows(request, plan, answer, result)
+                    | (
+                        {}
+                        if pages is None
+                        else pages.beside(result, data, answer, "trained model's", "volumes")
+                    )
+                ),
+                (lambda: _say_more(request, settled, data, initial),),
+                plan=plan,
+                settled=None if mac else settled,
+                loss=None if mac else loss_of(data, settled.request),
+            )
 
 
 def _describe_sampler(request: Request, plan: Plan) -> str:

@@ -31,6 +31,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.streams import Streams
+from privlearn.data.databases import addressed
 from privlearn.data.tables import Table, is_frame, read_table
 from privlearn.data.template import column_lines, quote
 from privlearn.errors import BadInput
@@ -112,7 +113,7 @@ def draft_schema(
     counts as missing, and adds nothing.
 
     Args:
-        source: a .csv or .parquet file, or a data frame.
+        source: a .csv or .parquet file, the address of a table in a database, or a data frame.
         target: the column to predict, one of those below.
         budget: what it may cost, of epsilon and delta, or of rho.
         numbers: columns of numbers.
@@ -124,7 +125,7 @@ def draft_schema(
         BudgetExceeded: the ledger has no room; before any row is looked at.
         BadInput: columns that are not there, or no such table; before anything is spent.
     """
-    names = (*numbers, *categories)
+    names, source = (*numbers, *categories), addressed(source)
     if not isinstance(budget, Budget) or target not in names or len(set(names)) < len(names):
         raise BadInput(
             f"target is {str(target)[:60]!r}, of numbers and categories {str(list(names))[:80]}: "
