@@ -115,18 +115,11 @@ MUTANTS = [
         "check_a_connection_can_only_read",
     ),
     Mutant(
-        "rows come as the database gives them",
-        databases._sorted,
-        "table.take(order)",
-        "table",
-        "check_rows_of_a_database_are_sorted",
-    ),
-    Mutant(
-        "rows are sorted by their first column",
-        databases._sorted,
-        'sort_keys=[(place, "ascending") for place in places]',
-        'sort_keys=[(place, "ascending") for place in places[:1]]',
-        "check_rows_of_a_database_are_sorted",
+        "rows are sorted by what they hold",
+        databases._whole,
+        "return pa.Table.from_arrays(columns, names=list(names))",
+        "return pa.Table.from_arrays(columns, names=list(names)).sort_by(names[0])",
+        "check_rows_of_a_database_are_not_sorted",
     ),
     Mutant(
         "all rows are fetched at once",

@@ -183,8 +183,8 @@ def _read_fields(fields: str) -> tuple[list[str], str | None, str | None]:
 def open_table(address: Address) -> tuple[list[str], Callable[[list[str], bool], Iterator[Any]]]:
     """The names of a table's columns, and what gives batches of Arrow with some of them.
 
-    Rows of a database have no order, so all rows together are sorted by what they hold: two
-    readings of the same rows are equal. Rows in parts come as the database gives them.
+    Rows come in the order in which the database gives them. They are not sorted by what they hold:
+    one person's row would move the others, and some samplers take rows by their place.
 
     Raises:
         BadInput: it can't be read, or what reads it is not installed.
@@ -206,7 +206,7 @@ def open_table(address: Address) -> tuple[list[str], Callable[[list[str], bool],
         names = names or known[:1]
         tables = _read(address, partial(parts, names))
         if whole:
-            yield _sorted([*tables], names)
+            yield _whole([*tables], names)
         else:
             yield from tables
 
@@ -336,16 +336,12 @@ def _arrow_table(address: Address, rows: Sequence[Any], names: Sequence[str]) ->
     return pa.Table.from_arrays(columns, names=list(names))
 
 
-def _sorted(tables: Sequence[Any], names: Sequence[str]) -> Any:
-    """All rows, sorted by what they hold."""
+def _whole(tables: Sequence[Any], names: Sequence[str]) -> Any:
+    """All rows in one."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     columns = [_joined([table.column(at) for table in tables]) for at in range(len(names))]
-    places = [str(at) for at in range(len(names))]
-    table = pa.Table.from_arrays(columns, names=places)
-    order = pc.sort_indices(table, sort_keys=[(place, "ascending") for place in places])
-    return table.take(order).rename_columns(list(names))
+    return pa.Table.from_arrays(columns, names=list(names))
 
 
 def _joined(parts: Sequence[Any]) -> Any:
