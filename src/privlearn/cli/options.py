@@ -101,6 +101,16 @@ USUAL = {
         "trials",
         "out",
     ),
+    "data": (
+        "data-dir",
+        "schema",
+        "test-data",
+        "classes",
+        "range",
+        "public",
+        "target",
+        "out",
+    ),
 }
 _BOTH = (*TRAIN, *BUDGET)
 

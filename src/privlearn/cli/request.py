@@ -280,7 +280,7 @@ def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
         )
         groups: dict[str | None, Any] = {None: command}
         for option in options_of(name).values():
-            visible = usual is None or option.name in usual
+            visible = usual is None or option.name in usual or not option.flag
             option = replace(option, needed=option.needed and not (dry and option.name == "out"))
             group = option.group if visible else None
             if group not in groups:
