@@ -138,7 +138,7 @@ def holds_other_number(value: Any) -> bool:
         return False
     if kind in (tuple, list, dict):
         return any(map(holds_other_number, value.values() if kind is dict else value))
-    return isinstance(value, Real | Decimal) or getattr(value, "ndim", None) == 0
+    return isinstance(value, Real | Decimal) or (hasattr(kind, "ndim") and value.ndim == 0)
 
 
 def require_fit(name: str, value: object, kind: Any) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from unittest import mock
 
 from privlearn.cli import jobs, main
-from privlearn.runs import declared_number
 from tests.cli.checks_threads import write
 from tests.support.checks import check
 
@@ -55,12 +54,10 @@ def check_a_slip_of_the_declared_number_is_said() -> None:
 def check_a_slip_changes_nothing_that_is_released() -> None:
     published = []
     for told in (True, False):
-        quiet = mock.patch.object(declared_number, "warn_of_number")
-        quieter = mock.patch.object(jobs, "warn_of_number")
+        quiet = mock.patch.object(jobs, "warn_of_number")
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             if not told:
                 stack.enter_context(quiet)
-                stack.enter_context(quieter)
             said, files = trained(Path(folder), 37, 4000)
         assert (SAID.format(rows=37) in said) == told
         assert not [name for name, content in files.items() if b"37 examples" in content]

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from privlearn.cli import jobs
-from privlearn.runs import declared_number, workers
 from tests.support.mutant import Mutant, suite_of
 
 SAID = "check_a_slip_of_the_declared_number_is_said"
 MUTANTS = [
     Mutant(
         "ten times too many pass in silence",
-        declared_number.warn_of_number,
+        jobs.warn_of_number,
         "declared / 2 <= present",
         "declared / 1000 <= present",
         SAID,
     ),
     Mutant(
         "too few pass in silence",
-        declared_number.warn_of_number,
+        jobs.warn_of_number,
         "present <= 2 * declared",
         "present <= 20 * declared",
         SAID,
     ),
     Mutant(
         "a number that may be right is warned of",
-        declared_number.warn_of_number,
+        jobs.warn_of_number,
         "declared / 2 <= present <= 2 * declared",
         "declared / 2 < present < 2 * declared",
-        SAID,
-    ),
-    Mutant(
-        "a command repeats what it warned of",
-        workers.warned_of_data,
-        'warnings.simplefilter("ignore", DataWarning)',
-        "pass",
         SAID,
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def module_file(module: Any) -> str:
 
 def test_a_bug_is_near_its_code_its_check_and_its_description() -> None:
     check = Path(every_check()[CHECK].__code__.co_filename).relative_to(ROOT).as_posix()
-    code = Path(release.release.__code__.co_filename).relative_to(ROOT).as_posix()
+    code = Path(inspect.unwrap(release.release).__code__.co_filename).relative_to(ROOT).as_posix()
     assert code != check
     for file in (code, check, HERE.relative_to(ROOT).as_posix()):
         assert planted.is_affected(BUG, HERE, {file, "README.md"}), file
@@ -109,7 +110,7 @@ def test_all_run_where_their_file_changed_or_where_one_asks_for_all(
         assert drawn == 301
         assert "left out" not in "".join(lines)
     assert counts(project, "-m", "nightly or planted_bug or one_of")[0] == 300
-    code = Path(release.release.__code__.co_filename).relative_to(ROOT).as_posix()
+    code = Path(inspect.unwrap(release.release).__code__.co_filename).relative_to(ROOT).as_posix()
     monkeypatch.setattr(planted, "changed_lately", lambda: {code})
     assert counts(project, "-m", "not nightly", "-k", "test_bug")[0] == 200
 

@@ -198,7 +198,9 @@ BAD_FILES = {
     "[[candidate]]\nepsilon = 3\n[[candidate]]\n": "sets 'epsilon', which it can't",
     "[[candidate]]\nout = 'x'\n[[candidate]]\n": "sets 'out', which it can't",
     "[[candidate]]\nepochs = true\n[[candidate]]\n": "sets epochs to True: expected its value",
-    "[[candidate]]\nepochs = 'x'\n[[candidate]]\n": "argument --epochs: invalid int value: 'x'",
+    "[[candidate]]\nepochs = 'x'\n[[candidate]]\n": (
+        "argument --epochs: 'x' cannot be read as a whole number"
+    ),
     "[[candidate]]\nname = 3\nepochs = 3\n[[candidate]]\n": "a candidate's name is '3': expected",
     "[[candidate]]\nname = 'a|b'\n[[candidate]]\n": "a candidate's name is 'a|b': expected",
     "[[candidate]]\nsampling = 'shuffle'\n[[candidate]]\n": (

@@ -32,7 +32,7 @@ from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, DataWarning, PrivacyWarning
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.given import gradient_clip
 from privlearn.training.dpsgd import dpsgd
@@ -139,8 +139,6 @@ def audit(
         with warnings.catch_warnings():
             # the one that stands in for the canary
             warnings.filterwarnings("ignore", "there are rows with NaN")
-            # an attack takes fewer rows than the plan declares
-            warnings.simplefilter("ignore", DataWarning)
             attacked_network = copy.deepcopy(network)
             dpsgd(
                 attacked,

@@ -32,14 +32,13 @@ from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import BadInput, DataWarning, PrivlearnError, warn
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
-from privlearn.runs.declared_number import warn_of_number
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.training import rules
@@ -214,6 +213,20 @@ def seed_warning(request: Request) -> Iterator[str]:
 
 
 # Data
+
+
+def warn_of_number(declared: int | None, present: int | None) -> None:
+    """Warn the data's curator of a declared number of examples that is more than twice, or less
+    than half, of how many there are, if both are known. Nothing else follows from it. The library
+    says nothing: what its caller hears may be part of a release.
+    """
+    if declared and present and not declared / 2 <= present <= 2 * declared:
+        warn(
+            f"the data have {present:,} examples, and examples={declared} is declared, by which "
+            "sums are divided and examples are drawn: check the number. How many there are is for "
+            "the data's curator, and is not published",
+            DataWarning,
+        )
 
 
 def data_of(request: Request) -> Dataset:

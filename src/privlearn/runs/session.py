@@ -148,14 +148,12 @@ class Session:
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
     def count_examples(self, present: int | None, declared: int | None = None) -> None:
-        """Say how many examples there are, before anything is charged. The curator is warned of a
-        target, and of a declared number, that do not fit.
+        """Say how many examples there are, before anything is charged: see `warn_of_target`.
+
+        Warns:
+            PrivacyWarning: the target promises next to nothing to one of them.
         """
         self._counted = True
-        if self.world.rank == 0:
-            from privlearn.runs.declared_number import warn_of_number  # nothing rests on it
-
-            warn_of_number(declared or getattr(self.plan, "examples", None), present)
         if self.charged and self.world.rank == 0:
             warn_of_target(self.plan, self.ledger, present, declared)
 

@@ -7,23 +7,13 @@ files for it.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from privlearn.errors import BadInput, DataWarning, ProcessLost
-
-
-@contextmanager
-def warned_of_data() -> Iterator[None]:
-    """A block whose runs do not repeat what was said of the data."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        yield
+from privlearn.errors import BadInput, ProcessLost
 
 
 def processes(jobs: int | None, what: str) -> int:
@@ -100,6 +90,5 @@ def _elsewhere(threads: dict[str, int], work: Callable[..., Any], *task: Any) ->
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(threads["torch"])
-    most = {api: number for api, number in threads.items() if api != "torch"}
-    with threadpool_limits(most), warned_of_data():
+    with threadpool_limits({api: most for api, most in threads.items() if api != "torch"}):
         return work(*task)

@@ -22,7 +22,6 @@ from privlearn.errors import BadInput
 from privlearn.models.networks import is_built_in
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
-from privlearn.runs.workers import warned_of_data
 
 
 def make_commitment(request: Request) -> int:
@@ -38,7 +37,7 @@ def make_commitment(request: Request) -> int:
     require_recordable(training)
     training.require_suited()
     data = data_of(training)
-    with settled_job(training, data) as job, warned_of_data():
+    with settled_job(training, data) as job:
         discrete = training.discrete
         answer = {
             "commitment": commit(data, request.out, _trains(job, training), discrete=discrete),
@@ -77,11 +76,7 @@ def run(request: Request) -> int:
     choice = None if request.choice is None else request.choice.encode()
     training = _training(request)
     data = data_of(training)
-    with (
-        settled_job(training, data) as job,
-        warned_of_data(),
-        screen.progress_bar("replaying", "parts") as progress,
-    ):
+    with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
         report = replay(
             request.folder,
             _trains(job, training),

@@ -43,7 +43,6 @@ from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
-from privlearn.runs.workers import warned_of_data
 from privlearn.training import rules
 from privlearn.training.best_sampling import BEST
 from privlearn.training.rules import Settled
@@ -81,8 +80,7 @@ def run(request: Request) -> int:
             _say(job, *(opened.key.warnings if opened.key else ()))
             if world.size == 1 and not request.resume:
                 dry_run.say_time(job)
-            with warned_of_data():
-                result = job.run(opened)
+            result = job.run(opened)
             if world.rank:
                 publish(result, opened.out)  # waits for the first process, which publishes
             else:

@@ -47,7 +47,7 @@ from privlearn.runs.given import require_rows_once, require_same_examples
 from privlearn.runs.optimizers import remember
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
-from privlearn.runs.workers import at_once, processes, warned_of_data
+from privlearn.runs.workers import at_once, processes
 
 #: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random
 #: streams that it is given.
@@ -130,7 +130,7 @@ def tune(
     require_targets(data, plan.metric)
     trainer = _Trainer(train, jobs, several)
     session.count_examples(data.examples, getattr(plan.candidates[0].plan, "examples", None))
-    with session.charging(), warned_of_data():
+    with session.charging():
         if isinstance(plan, Blocks):
             result, chosen = _on_blocks(plan, trainer, data, session, progress)
         else:
