@@ -127,7 +127,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("no public source", "cache/msd-hippocampus"),
     ),
     "listing one": (("data", "list", "mnist"), ("leave out 'mnist'",)),
-    "a template of nothing": (("data", "schema", "gone.csv"), ("there is no table gone.csv",)),
+    "a template of nothing": (("data", "schema", "gone.csv"), ("there is no file gone.csv",)),
     "undeclared classes": (
         ("train", "--data", "gone.npz", "--epsilon", "1"),
         ("--classes K", "--range LO,HI"),

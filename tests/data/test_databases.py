@@ -146,7 +146,7 @@ def test_a_library_that_is_missing_is_named(here: Path) -> None:
         error = must_raise(
             BadInput, lambda: pv.load("postgresql://ann@host/clinic?table=t", schema=SCHEMA)
         )
-    assert "pip install 'privlearn[sql]'" in str(error)
+    assert "pip install sqlalchemy" in str(error)
 
 
 def test_categories_that_match_none_are_counted(here: Path) -> None:
@@ -177,3 +177,21 @@ def test_the_parts_of_an_address() -> None:
     assert Address(address) is address
     query = Address("sqlite:///me@home/a.db?query=SELECT 1 + 2 AS a, '&table=' AS b;")
     assert query.query == "SELECT 1 + 2 AS a, '&table=' AS b"
+
+
+def test_what_is_misspelt_is_said(here: Path) -> None:
+    """A wrong table, a database in place of its table, a file that is not there."""
+    for source, said in (
+        ("sqlite:///clinic.db?table=patient", "The database has 'patients'"),
+        ("clinic.db", "sqlite:///clinic.db?table=NAME"),
+        ("clinics.csv", "there is no file clinics.csv"),
+    ):
+        assert said in str(
+            must_raise(BadInput, lambda source=source: pack(source, "p", schema=SCHEMA))
+        )
+
+
+def test_a_table_of_a_database_is_no_public_file(here: Path) -> None:
+    address = "sqlite:///clinic.db?table=patients"
+    error = must_raise(BadInput, lambda: pv.statistics.draft_public_schema(address, public=address))
+    assert "Private rows do not become public" in str(error)

@@ -102,7 +102,7 @@ def test_a_draft_says_what_it_took_and_why_not(
         ("data schema people.csv --public census.csv --numbers flag", "--numbers goes with --paid"),
         ("data schema people.csv --target ill", "--target goes with --public or --paid"),
         ("data check people.csv --public census.csv", "--public goes with `privlearn data schema`"),
-        ("data schema people.csv --public none.csv", "there is no table none.csv"),
+        ("data schema people.csv --public none.csv", "there is no file none.csv"),
         (f"data schema people.csv --public {'x' * 500}.csv", "File name too long"),
     ],
 )

@@ -121,9 +121,9 @@ _DATA = group_of(
     Option(
         "data",
         "NAME_OR_PATH",
-        "a named data set, an .npz with x and y, a .csv or .parquet file with --schema, a folder "
-        "of NIfTI scans and masks (images, labels) with --grid, or one of .npy files, whose rows "
-        "stay on disk (`privlearn data pack`)",
+        "a named data set, an .npz with x and y, with --schema a table (a .csv or .parquet file, "
+        "or sqlite:///FILE?table=NAME), a folder of NIfTI scans and masks (images, labels) with "
+        "--grid, or one of .npy files, whose rows stay on disk (`privlearn data pack`)",
         needed=True,
     ),
     Option(
@@ -132,7 +132,7 @@ _DATA = group_of(
         "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
         "puts them)",
     ),
-    Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
+    Option("schema", "F.toml", "bounds, categories and classes of a table"),
     Option(
         "test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"
     ),
@@ -324,15 +324,16 @@ _OTHERS = (
         Option(
             "data",
             "NAME_OR_PATH",
-            "a named data set, an .npz with x, a .csv or .parquet file with --schema, a "
-            "NIfTI scan or a folder of scans, or a folder of features",
+            "a named data set, an .npz with x, a table (a .csv or .parquet file, or "
+            "sqlite:///FILE?table=NAME), a NIfTI scan or a folder of scans, or a folder "
+            "of features",
             needed=True,
         ),
         Option("data-dir", "DIR", "where named data sets lie"),
         Option(
             "schema",
             "F.toml",
-            "what the columns of a .csv or .parquet file are (default: what the model holds)",
+            "what the columns of a table are (default: what the model holds)",
         ),
         Option("id", "COLUMN", "a column of the table that is written beside the predictions"),
         Option(
@@ -511,9 +512,9 @@ _OTHERS = (
             "action",
             None,
             "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
-            "template for a .csv or .parquet file, from its columns' names alone; check FILE: look "
-            "at all rows once; pack FILE: write a table as a folder whose rows are fetched by "
-            "index, for data that don't fit into memory",
+            "template for a table (a file, or sqlite:///FILE?table=NAME), from its columns' names; "
+            "check FILE: look at all rows once; pack FILE: write a table as a folder whose rows "
+            "are fetched by index, for data that don't fit into memory",
             choices=("list", "fetch", "schema", "check", "pack"),
             flag=False,
         ),
@@ -546,7 +547,7 @@ _OTHERS = (
         Option(
             "schema",
             "F.toml",
-            "check, pack: bounds, categories and classes of a .csv or .parquet file",
+            "check, pack: bounds, categories and classes of a table",
         ),
         Option(
             "test-data",

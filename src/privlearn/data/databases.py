@@ -18,6 +18,10 @@ from urllib.parse import unquote
 from privlearn.data import cells
 from privlearn.errors import BadInput, first_line
 
+#: The packages of drivers that are imported by another name, and those of kinds of databases.
+_PACKAGES = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+_DRIVERS = {"postgresql": " psycopg2-binary", "mysql": " mysqlclient", "mssql": " pyodbc"}
+_TABLES = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
 #: Rows that are read at once.
 _CHUNK = 1 << 15
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]+)://")
@@ -101,7 +105,9 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
         password = server["password"]
         visible = f"{server['user']}@{server['place']}" if server["user"] else server["place"]
     what = f"table={table}" if table is not None else f"query={query}"
-    secrets = [part for part in (password, *(field.partition("=")[2] for field in others)) if part]
+    settings = [field.partition("=")[2] for field in others]
+    # shorter ones (connect_timeout=3) are no secrets, and stand in many messages
+    secrets = [part for part in (password, *(each for each in settings if len(each) > 3)) if part]
     return f"{start[0]}{visible}?{what}", {
         "scheme": start[1].lower(),
         "table": table,
@@ -257,7 +263,17 @@ def _sqlite(address: Address) -> Iterator[tuple[_Send, Callable[[str], str]]]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
     def send(statement: str) -> tuple[list[str], Iterator[Sequence[Any]]]:
-        cursor = connection.execute(statement)
+        try:
+            cursor = connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            names = [row[0] for row in connection.execute(_TABLES)]
+            raise BadInput(
+                f"{_cut(address)} cannot be read: {first_line(error)[:80]}. The database has "
+                f"{', '.join(map(repr, names[:6])) or 'no tables'}"
+                f"{f' and {len(names) - 6} others' * (len(names) > 6)}"
+            ) from None
         return [each[0] for each in cursor.description], _parts(cursor)
 
     try:
@@ -288,7 +304,7 @@ def _alchemy(address: Address) -> Iterator[tuple[_Send, Callable[[str], str]]]:
     except ImportError:
         raise BadInput(
             f"{_cut(address)} is read by SQLAlchemy, which is not installed: pip install "
-            "'privlearn[sql]', and the driver of the database"
+            f"sqlalchemy{_DRIVERS.get(address.scheme, ', and a driver of the database')}"
         ) from None
     try:
         engine = sqlalchemy.create_engine(
@@ -296,9 +312,14 @@ def _alchemy(address: Address) -> Iterator[tuple[_Send, Callable[[str], str]]]:
         )
     except ModuleNotFoundError as error:
         raise BadInput(
-            f"{_cut(address)} needs the driver {error.name}, which is not installed: install it "
-            "(pip install psycopg2-binary for psycopg2, else the package of that name), or name "
-            "another one, as in postgresql+psycopg2://"
+            f"{_cut(address)} needs the driver {error.name}, which is not installed: pip install "
+            f"{_PACKAGES.get(str(error.name), error.name)}, or name another one, as in "
+            "postgresql+psycopg2://"
+        ) from None
+    except sqlalchemy.exc.NoSuchModuleError:
+        raise BadInput(
+            f"{_cut(address)} cannot be read: SQLAlchemy has no {address.scheme}. Expected a kind "
+            "of database such as postgresql, mysql, mariadb, mssql or oracle"
         ) from None
     with engine.connect() as connection:
         options = {"stream_results": True, "max_row_buffer": _CHUNK, "postgresql_readonly": True}

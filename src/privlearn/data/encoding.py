@@ -109,6 +109,8 @@ def _refuse(
             f"expected a {'number' if column is None else 'date'} {example}, or one of the texts "
             f"for a missing value, {listed(schema.missing) or 'none'}"
         )
+        if column is None and _decimal(schema) == "." and "," in str(misfit.cell):
+            problem += '. For decimals behind a comma write decimal = "," into the schema'
     raise BadInput(
         f"{table.place(misfit.row, name)} is {_short(misfit.cell)}: {problem}",
         row=table.first + misfit.row,

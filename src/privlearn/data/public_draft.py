@@ -122,8 +122,8 @@ def draft_public_schema(
     """
     if isinstance(addressed(public), Address):
         raise BadInput(
-            "public is a table of a database: expected a file, which the schema names by its "
-            "digest. Save it as .csv or .parquet"
+            "public is a table of a database: expected the file in which these rows were "
+            "published. Private rows do not become public by being saved as a file"
         )
     public, dialect = Path(public), None
     if not is_frame(source):

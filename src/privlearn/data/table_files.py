@@ -36,6 +36,8 @@ _LONGEST_HEADER = 1 << 20
 _CHUNK = 1 << 15
 #: Bytes of each column that are read at once.
 _BUFFER = 1 << 20
+#: Endings of databases, whose tables have addresses.
+_DATABASES = (".db", ".db3", ".sqlite", ".sqlite3")
 #: How packed files are opened, by the ending of their names.
 _PACKED: dict[str, Callable[[Path], Any]] = {
     ".gz": GzipFile,
@@ -108,7 +110,15 @@ def open_file(path: Path, dialect: Dialect | None = None) -> TableFile:
     form = form_of(path)
     with _damage_told(path):
         is_there = path.exists()
-    if form is None or not is_there:
+    if form is not None and not is_there:
+        raise BadInput(f"there is no file {path}: check its name and folder", path=str(path))
+    if form is None and path.suffix in _DATABASES:
+        raise BadInput(
+            f"{path} is a database: expected the address of one of its tables, "
+            f"sqlite:///{path}?table=NAME",
+            path=str(path),
+        )
+    if form is None:
         raise BadInput(
             f"there is no table {path}: expected a file that ends in {', '.join(FORMS)} (text may "
             "be packed: .gz, .zst, .xz, .bz2), or a folder of .parquet files",

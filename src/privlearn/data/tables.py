@@ -123,8 +123,8 @@ def is_frame(given: Any) -> bool:
     """Whether this is a table in memory: of pandas, polars, Arrow, DuckDB, or anything else that
     can be read as one of Arrow.
     """
-    if isinstance(given, type):
-        return False
+    if isinstance(given, type) or (hasattr(given, "iloc") and not hasattr(given, "columns")):
+        return False  # a column of pandas is no table
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "collect_schema"):
         return True
     return hasattr(given, "columns") and (hasattr(given, "to_dict") or hasattr(given, "to_pydict"))

@@ -475,9 +475,9 @@ class PublishedModel(Described, nn.Sequential):
                 can't export the model; or packages are missing.
         """
         path, network = Path(out), nn.Sequential(*self)
+        exporting.require_format(path)
         if path.exists():
             raise BadInput(f"{path} exists already: give another file; nothing is overwritten")
-        exporting.require_format(path)
         generator = torch.Generator().manual_seed(0)
         rows = [torch.rand(size, *self.input_shape, generator=generator) for size in (3, 7, 1)]
         exporting.write_program(network, rows, path)
@@ -500,6 +500,12 @@ class PublishedModel(Described, nn.Sequential):
         """Rows as in training: numbers in the type of the weights; integers stay integers where
         nothing scales them.
         """
+        if self.schema is not None and isinstance(x, str | Path | Mapping):
+            raise BadInput(
+                f"the rows are a {type(x).__name__}, and the model was trained on a table: give a "
+                "data frame with its columns, such as pandas.read_csv(FILE), or "
+                "pandas.DataFrame([ROW]) for one row"
+            )
         try:
             values = as_tensor(
                 x if isinstance(x, Tensor) else np.asarray(x),

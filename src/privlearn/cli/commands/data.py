@@ -277,6 +277,6 @@ def _draft_from_public(request: Request) -> int:
     screen.notes.print(
         f"drafted from {request.public}, which you declare public: the schema, and the card of a "
         f"model that is trained with it, say so. {len(draft.blank)} of {len(draft.columns)} "
-        "columns are left to fill in or delete"
+        f"columns are left to fill in or delete{', and the target to name' * (not draft.target)}"
     )
     return 0
