@@ -20,6 +20,7 @@ from privlearn.sklearn import (
     DPRegressor,
     DPRidge,
 )
+from privlearn.training import rules
 
 RNG = np.random.default_rng(0)
 FILLED = np.where(RNG.uniform(size=(80, 30)) < 0.1, RNG.uniform(-1, 1, (80, 30)), 0.0)
@@ -159,3 +160,17 @@ def test_damaged_and_infinite_sparse_rows_are_refused() -> None:
         pv.Dataset(infinite, LABELS, classes=2).checked()
     with pytest.raises(BadInput, match="one target for each row"):
         pv.Dataset(SPARSE, SPARSE, classes=2)
+
+
+def test_the_usual_plan_of_sparse_rows_computes_on_no_dense_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Moments, which are usual for many wide rows, are computed on all rows at once."""
+    monkeypatch.setattr(rules, "WORTH_MOMENTS", 1.0)
+    wide = scipy.sparse.random(80, 2000, density=0.01, format="csr", random_state=0)
+    fronts = []
+    for x in (wide, wide.toarray()):
+        data = pv.Dataset(x, LABELS, classes=2, low=0.0, high=1.0)
+        result = pv.train(data, epsilon=4.0, delta=1e-3, epochs=1)
+        fronts.append([type(part).__name__ for part in result.plan.front])
+    assert fronts == [["RowNorm"], ["RowNorm", "Moments"]]

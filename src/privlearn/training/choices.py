@@ -47,6 +47,7 @@ class Facts:
         class_names: what the classes are called, in their order; empty if they have no names.
         labels: what labels are called of which several hold at once; empty: there are none.
         persons: whether rows have person ids.
+        sparse: whether rows are those of a sparse matrix, which is never dense as a whole.
     """
 
     examples: int
@@ -61,6 +62,7 @@ class Facts:
     class_names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     persons: bool = False
+    sparse: bool = False
 
     @property
     def features(self) -> str | None:

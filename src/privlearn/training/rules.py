@@ -356,9 +356,9 @@ def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
 
 def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
     """What is usual between rows that are normalised one by one and a linear model: moments, where
-    these pay.
+    these pay. They are computed on all rows at once, which sparse rows are not.
     """
-    plain = any(isinstance(transform, RowNorm) for transform in facts.front)
+    plain = not facts.sparse and any(isinstance(transform, RowNorm) for transform in facts.front)
     plain &= request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
     return (

@@ -214,6 +214,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
         () if data.schema is None else data.schema.classes,
         data.labels,
         data.groups is not None,
+        data.is_sparse,
     )
 
 
