@@ -16,14 +16,14 @@ MUTANTS = [
     ),
     Mutant(
         "threads are chosen where the user chose them",
-        threads.suited_threads,
+        threads.limit_threads,
         "and not any(os.environ.get(name) for name in _CHOSEN)",
         "",
         "check_users_choose_threads_themselves",
     ),
     Mutant(
         "the process of a caller keeps the threads of a command",
-        threads.suited_threads,
+        threads.limit_threads,
         "finally: torch.set_num_threads(before)",
         "finally: pass",
         "check_threads_follow_from_public_numbers",

@@ -20,7 +20,7 @@ import numpy as np
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.data import databases, pack
-from privlearn.data.databases import Address, addressed
+from privlearn.data.databases import Address, read_address
 from privlearn.data.named import load_features
 from privlearn.data.schema import Category, Number, Schema
 from privlearn.data.tables import column_names, read_chunks
@@ -171,7 +171,7 @@ def check_a_password_is_in_no_error() -> None:
 
 @check
 def check_the_text_of_an_address_has_no_password() -> None:
-    address = addressed(SERVER)
+    address = read_address(SERVER)
     assert address == "postgresql://ann@db.example:5432/clinic?table=patients"
     assert address.short == "patients of clinic"
     copies = (pickle.loads(pickle.dumps(address)), copy.deepcopy(address), copy.copy(address))

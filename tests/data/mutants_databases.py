@@ -60,7 +60,7 @@ MUTANTS = [
     ),
     Mutant(
         "a path that was made of an address is quoted",
-        databases.addressed,
+        databases.read_address,
         "isinstance(source, Path)",
         "isinstance(source, bytes)",
         "check_a_password_is_in_no_error",

@@ -81,14 +81,14 @@ MUTANTS = [
     ),
     Mutant(
         "a digest may be any text",
-        schema._Reader._drafted_from,
+        schema._Reader._read_origin,
         're.fullmatch("[0-9a-f]{64}", texts["sha256"])',
         "True",
         PUBLISHED,
     ),
     Mutant(
         "a file's name may be any text",
-        schema._Reader._drafted_from,
+        schema._Reader._read_origin,
         '0 < len(texts["file"]) <= 255',
         "True",
         PUBLISHED,

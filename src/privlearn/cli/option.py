@@ -22,7 +22,7 @@ def read_number(text: str) -> float:
         pass
     plain = text.strip().replace(",", ".") if text.count(",") == 1 and "." not in text else ""
     raise argparse.ArgumentTypeError(
-        f"{text[:40]!r} cannot be read as a number: {_advised(plain, float)}, with a point before "
+        f"{text[:40]!r} cannot be read as a number: {_advise(plain, float)}, with a point before "
         "decimals and no other signs between digits"
     )
 
@@ -39,11 +39,11 @@ def read_whole_number(text: str) -> int:
     elif re.fullmatch(r"[0-9]+(?:\.0*)?|[0-9.]+e[0-9]{1,2}", plain):  # 4e4, 400.0
         plain = f"{float(plain):.0f}" if float(plain).is_integer() else ""
     raise argparse.ArgumentTypeError(
-        f"{text[:40]!r} cannot be read as a whole number: {_advised(plain, int)}, digits alone"
+        f"{text[:40]!r} cannot be read as a whole number: {_advise(plain, int)}, digits alone"
     )
 
 
-def _advised(text: str, kind: Callable[[str], Any]) -> str:
+def _advise(text: str, kind: Callable[[str], Any]) -> str:
     """What to write: the number that was probably meant, or an example."""
     try:
         kind(text)

@@ -25,7 +25,7 @@ _CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
-def suited_threads(runs: Iterable[Settled], data: Dataset) -> Iterator[None]:
+def limit_threads(runs: Iterable[Settled], data: Dataset) -> Iterator[None]:
     """A block in which torch computes with as many threads as suit the largest of these runs, and
     at most as many as before.
 
@@ -35,14 +35,14 @@ def suited_threads(runs: Iterable[Settled], data: Dataset) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     if before > 1 and not any(os.environ.get(name) for name in _CHOSEN):
-        torch.set_num_threads(min(before, _suited(runs, data, before)))
+        torch.set_num_threads(min(before, _choose_number(runs, data, before)))
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def _suited(runs: Iterable[Settled], data: Dataset, usual: int) -> int:
+def _choose_number(runs: Iterable[Settled], data: Dataset, usual: int) -> int:
     try:
         return max(1, int(max(count_operations(run, data) for run in runs) / _WORTH))
     except (PrivlearnError, RuntimeError, ValueError, TypeError, IndexError):

@@ -13,7 +13,7 @@ import torch
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.jobs import Job, Opened, descent_request, loss_of, seed_warning
 from privlearn.cli.request import Request
-from privlearn.cli.threads import suited_threads
+from privlearn.cli.threads import limit_threads
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.core.accounting.guarantee import readable
 from privlearn.core.accounting.ledger import Ledger
@@ -60,7 +60,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
             )
         }
 
-    with suited_threads(settled.values(), data):
+    with limit_threads(settled.values(), data):
         yield Job(
             data,
             answer,

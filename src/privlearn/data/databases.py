@@ -125,7 +125,7 @@ _FORM = (
 )
 
 
-def addressed(source: Any) -> Any:
+def read_address(source: Any) -> Any:
     """What is given as a table, read as an address of a database if it is one.
 
     Raises:
@@ -361,11 +361,11 @@ def _whole(tables: Sequence[Any], names: Sequence[str]) -> Any:
     """All rows in one."""
     import pyarrow as pa
 
-    columns = [_joined([table.column(at) for table in tables]) for at in range(len(names))]
+    columns = [_join_parts([table.column(at) for table in tables]) for at in range(len(names))]
     return pa.Table.from_arrays(columns, names=list(names))
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _join_parts(parts: Sequence[Any]) -> Any:
     """One column of its parts; of parts of several types the cells are read together."""
     import pyarrow as pa
 

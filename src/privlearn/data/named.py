@@ -16,7 +16,7 @@ import numpy as np
 from privlearn import _entry_points, _storage
 from privlearn._checks import checked, count
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
-from privlearn.data.databases import Address, addressed
+from privlearn.data.databases import Address, read_address
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import (
     UnmatchedCells,
@@ -110,7 +110,7 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    name, test = addressed(name), addressed(test)
+    name, test = read_address(name), read_address(test)
     options = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     options |= {"target_bounds=": target_bounds}
     declared = [option for option, value in options.items() if value is not None]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import count
 from privlearn._storage import draft_of, loads
-from privlearn.data.databases import Address, addressed
+from privlearn.data.databases import Address, read_address
 from privlearn.data.dataset import Dataset, require_finite, require_labels
 from privlearn.data.encoding import (
     UnmatchedCells,
@@ -77,7 +77,7 @@ def pack(
     Raises:
         BadInput: what can't be used, with its place; or a folder that is there.
     """
-    source, test, out = addressed(source), addressed(test), Path(out)
+    source, test, out = read_address(source), read_address(test), Path(out)
     if out.exists():
         raise BadInput(
             f"{out} is there already: give a folder that is not, or remove it first", path=str(out)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import checked, require_fit
 from privlearn.data import cells, table_files
-from privlearn.data.databases import Address, addressed
+from privlearn.data.databases import Address, read_address
 from privlearn.data.encoding import listed
 from privlearn.data.schema import Date, DraftedFrom, Number, require_range
 from privlearn.data.table_files import Dialect
@@ -120,7 +120,7 @@ def draft_public_schema(
         BadInput: no such table or column; or the public file has the content of the private one
             (data frames and databases are not compared).
     """
-    if isinstance(addressed(public), Address):
+    if isinstance(read_address(public), Address):
         raise BadInput(
             "public is a table of a database: expected the file in which these rows were "
             "published. Private rows do not become public by being saved as a file"
@@ -128,7 +128,7 @@ def draft_public_schema(
     public, dialect = Path(public), None
     if not is_frame(source):
         require_fit("source", source, str | Path)
-        source = addressed(source)
+        source = read_address(source)
         if not isinstance(source, Address):
             source = Path(source)
             dialect = table_files.likely_dialect(source)

@@ -385,7 +385,7 @@ class _Reader:
     def schema(self, settings: Mapping[str, Any]) -> Schema:
         optional: dict[str, Any] = {
             "dialect": self._dialect(settings),
-            "drafted_from": self._drafted_from(settings),
+            "drafted_from": self._read_origin(settings),
         }
         self._only("it", settings, _KEYS)
         missing = settings.get("missing", list(_MISSING))
@@ -449,12 +449,12 @@ class _Reader:
             optional["labels"] = tuple(targets)
         return Schema(targets[0], classes, tuple(features), missing, person, bounds, **optional)
 
-    def _drafted_from(self, settings: Mapping[str, Any]) -> DraftedFrom | None:
+    def _read_origin(self, settings: Mapping[str, Any]) -> DraftedFrom | None:
         """The public file that the schema was drafted from, if it says so."""
-        stated = settings.get("drafted_from")
-        if stated is None:
+        origin = settings.get("drafted_from")
+        if origin is None:
             return None
-        texts = stated if isinstance(stated, dict) else {}
+        texts = origin if isinstance(origin, dict) else {}
         if not (
             {*texts} == {"file", "sha256"}
             and all(isinstance(text, str) for text in texts.values())
@@ -463,7 +463,7 @@ class _Reader:
             and re.fullmatch("[0-9a-f]{64}", texts["sha256"])
         ):
             raise self.refusal(
-                f"drafted_from is {_quote(stated)}",
+                f"drafted_from is {_quote(origin)}",
                 '{ file = "NAME", sha256 = "64 hexadecimal digits" }, as it was drafted, or none',
             )
         return DraftedFrom(**texts)

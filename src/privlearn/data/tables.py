@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from privlearn.data import cells, table_files
-from privlearn.data.databases import Address, addressed, open_table
+from privlearn.data.databases import Address, open_table, read_address
 from privlearn.data.table_files import Dialect, TableFile, form_of
 from privlearn.errors import BadInput, first_line
 
@@ -85,7 +85,7 @@ def read_chunks(
 
 def is_table(given: Any) -> bool:
     """Whether a path or an address is that of a table."""
-    given = addressed(given)
+    given = read_address(given)
     return isinstance(given, Address) or form_of(Path(given)) is not None
 
 
@@ -95,7 +95,7 @@ def open_source(source: Any, dialect: Dialect | None) -> TableFile:
     Raises:
         BadInput: as `read_table`.
     """
-    source = addressed(source)
+    source = read_address(source)
     if isinstance(source, Address):
         names, batches = open_table(source)
         return TableFile(tuple(names), batches, ordered=False)
@@ -105,7 +105,7 @@ def open_source(source: Any, dialect: Dialect | None) -> TableFile:
 def _read(
     source: Any, wanted: Sequence[str], dialect: Dialect | None, *, whole: bool
 ) -> Iterator[Table]:
-    source, file = addressed(source), open_source(source, dialect)
+    source, file = read_address(source), open_source(source, dialect)
     label = str(source) if isinstance(source, Address) else str(Path(source))
     places = _places(label, file.names, wanted)
     taken = set(places.values())

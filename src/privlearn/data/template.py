@@ -50,13 +50,13 @@ def write_template(
         head: comments that follow those of every template.
     """
     named = f"target = {_write(target)}"
-    stated = {} if dialect is None else dialect.stated()
+    settings = {} if dialect is None else dialect.stated()
     return [
         *_HEAD,
         *(f"# {line}" for line in head),
         named if target else f"{named}    # the name of the column to predict",
         f"missing = {_write(list(missing))} # the texts that stand for a missing value",
-        *(f"{name} = {_write(value)}" for name, value in {**stated, **(more or {})}.items()),
+        *(f"{name} = {_write(value)}" for name, value in {**settings, **(more or {})}.items()),
         "",
         "[columns]",
         *column_lines(columns, remarks or {}),

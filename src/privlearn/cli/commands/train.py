@@ -26,7 +26,7 @@ from privlearn.cli.jobs import (
 )
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
-from privlearn.cli.threads import suited_threads
+from privlearn.cli.threads import limit_threads
 from privlearn.cli.tuned import tuned_job
 from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
 from privlearn.core.plan import Plan
@@ -284,7 +284,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             request.delta,
             examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples,
         )
-        with suited_threads([settled], data):
+        with limit_threads([settled], data):
             yield Job(
                 data,
                 answer,

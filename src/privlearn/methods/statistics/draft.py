@@ -31,7 +31,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.streams import Streams
-from privlearn.data.databases import addressed
+from privlearn.data.databases import read_address
 from privlearn.data.tables import Table, is_frame, read_table
 from privlearn.data.template import column_lines, quote
 from privlearn.errors import BadInput
@@ -125,7 +125,7 @@ def draft_schema(
         BudgetExceeded: the ledger has no room; before any row is looked at.
         BadInput: columns that are not there, or no such table; before anything is spent.
     """
-    names, source = (*numbers, *categories), addressed(source)
+    names, source = (*numbers, *categories), read_address(source)
     if not isinstance(budget, Budget) or target not in names or len(set(names)) < len(names):
         raise BadInput(
             f"target is {str(target)[:60]!r}, of numbers and categories {str(list(names))[:80]}: "
