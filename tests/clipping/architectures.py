@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ class Architecture:
         loss: (model, batch) to one value for each example.
         outcome: the way of the clipping engine (layers, vmap, loop), or `refused`.
         reason: what falls back, or is refused: a part of what is said.
+        repeats_constants: whether the model computes a constant anew for each place in the batch.
+            Where a processor rounds these differently, it goes by `vmap`.
     """
 
     name: str
@@ -46,9 +48,11 @@ class Architecture:
     loss: Loss
     outcome: str = "layers"
     reason: str = ""
+    repeats_constants: bool = False
 
 
 ARCHITECTURES: list[Architecture] = []
+COLUMNS = {field.name for field in fields(Architecture)}
 
 
 def row(
@@ -288,8 +292,8 @@ def of_transformers(
     **more: Any,
 ) -> None:
     """A row from a configuration: what is not said of the row is an option of the configuration."""
-    own = {key: more.pop(key) for key in list(more) if key in ("outcome", "reason")}
-    row(name, "transformers", configured(config, model, **{**base, **more}), batch, loss, **own)
+    columns = {key: more.pop(key) for key in list(more) if key in COLUMNS}
+    row(name, "transformers", configured(config, model, **{**base, **more}), batch, loss, **columns)
 
 
 def encoder(
@@ -397,6 +401,7 @@ encoder(
     n_layer=2,
     n_head=2,
     d_inner=32,
+    repeats_constants=True,
 )
 encoder(
     "Longformer",

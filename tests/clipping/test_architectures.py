@@ -99,6 +99,9 @@ def marked(row: Architecture) -> object:
 def test_an_architecture_is_right_or_refused_by_name(row: Architecture) -> None:
     required(row.package)
     verdict = by_privlearn(row)
+    if row.repeats_constants and verdict.outcome == "vmap":
+        assert "constant that differs from one place in the batch to the next" in verdict.reason
+        return
     assert verdict.outcome == row.outcome, verdict
     assert row.reason in verdict.reason
 

@@ -126,8 +126,14 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{section}: not written, for cases failed", *errors, sep="\n  ")
                 code = 1
                 continue
+            # What agrees keeps its figures, so that a diff has what changed alone.
+            old = frozen(section)
+            for name in new.keys() & old.keys():
+                if not [*differences(section, {name: old[name]}, {name: new[name]})]:
+                    new[name] = old[name]
+            changed = sum(new[name] != old.get(name) for name in new)
             (HERE / f"{section}.json").write_text(readable(new))
-            print(f"{section}: {len(new)} cases written in {seconds:.0f} s")
+            print(f"{section}: {changed} of {len(new)} cases written in {seconds:.0f} s")
             continue
         old = {name: case for name, case in frozen(section).items() if options.case in name}
         changes = list(differences(section, old, new))

@@ -27,7 +27,15 @@ from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.publishing import certificate
 from privlearn.runs import front as front_module
 from privlearn.runs.front import Front
-from privlearn.transforms import RandomUnits, Scattering, feature_cache, parse, read_features, usual
+from privlearn.transforms import (
+    PrivatePCA,
+    RandomUnits,
+    Scattering,
+    feature_cache,
+    parse,
+    read_features,
+    usual,
+)
 from privlearn.transforms import made_up_images as directions_module
 from privlearn.transforms.chain import features_of
 from privlearn.transforms.made_up_images import made_up_images
@@ -161,6 +169,61 @@ def check_directions_are_of_made_up_images_alone() -> None:
     assert one(x).shape == (12, 20)
     torch.testing.assert_close(one(x).norm(dim=1), torch.full((12,), 20**0.5))
     torch.testing.assert_close(one(x[3:4]), one(x)[3:4], rtol=1e-3, atol=1e-3)
+
+
+@contextmanager
+def mirrored_vectors() -> Iterator[None]:
+    """A block in which eigenvectors and singular vectors have the other sign."""
+    eigh, svd, svd_lowrank = torch.linalg.eigh, torch.linalg.svd, torch.svd_lowrank
+
+    def mirrored_eigh(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        values, vectors = eigh(*args, **options)
+        return values, -vectors
+
+    def mirrored_svd(*args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        left, lengths, right = svd(*args, **options)
+        return -left, lengths, -right
+
+    def mirrored_svd_lowrank(*args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        left, lengths, right = svd_lowrank(*args, **options)
+        return -left, lengths, -right
+
+    with (
+        mock.patch.object(torch.linalg, "eigh", mirrored_eigh),
+        mock.patch.object(torch.linalg, "svd", mirrored_svd),
+        mock.patch.object(torch, "svd_lowrank", mirrored_svd_lowrank),
+    ):
+        yield
+
+
+@check
+def check_directions_have_fixed_signs() -> None:
+    """Where a processor computes eigenvectors of the other sign, the directions are the same."""
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    public = pv.Dataset(x, x, public=True)
+
+    def make_linear(shape: tuple[int, ...]) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Linear(*shape, 2)
+
+    def learn() -> list[Tensor]:
+        plan = pv.Plan(pv.Partition(1), 1, front=(PrivatePCA(3, 1.0),), examples=40)
+        private = pv.dpsgd(
+            plan,
+            make_linear,
+            nn.CrossEntropyLoss(reduction="none"),
+            pv.Dataset(x, np.arange(40) % 2, classes=2),
+            streams=pv.Streams.new(0),
+        )
+        with few_images():
+            drawn = Scattering.learned(2, 20, (SIZE, SIZE)).get_buffer("components")
+        components = private.model.state_dict().values()
+        return [*components, drawn, pv.teachers.PublicPCA.fit(public, 3).components]
+
+    ours = learn()
+    with mirrored_vectors():
+        theirs = learn()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 @check

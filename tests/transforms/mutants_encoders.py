@@ -8,7 +8,7 @@ from privlearn.core import transform as base
 from privlearn.core.clipping import model_check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import chain, made_up_images, modules, scattering, sources, specs
+from privlearn.transforms import chain, made_up_images, modules, scattering, signs, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -204,9 +204,16 @@ MUTANTS = [
     Mutant(
         "directions about zero",
         made_up_images.directions,
-        "svd_lowrank(rows - mean",
-        "svd_lowrank(rows",
+        "(rows - mean).double()",
+        "rows.double()",
         "check_directions_are_of_made_up_images_alone",
+    ),
+    Mutant(
+        "directions have the processor's signs",
+        signs.with_fixed_signs,
+        "products < 0, -1.0, 1.0",
+        "products < 0, 1.0, 1.0",
+        "check_directions_have_fixed_signs",
     ),
     Mutant(
         "directions are not scaled",

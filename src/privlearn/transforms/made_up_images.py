@@ -20,6 +20,7 @@ from torch import Tensor
 
 from privlearn._storage import write_durably
 from privlearn.errors import BadInput
+from privlearn.transforms.signs import with_fixed_signs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -235,12 +236,13 @@ def directions(
     mean = rows.mean(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        # In double precision, so that all processors have the same directions in single precision.
         _, spread, components = torch.svd_lowrank(
-            rows - mean, q=min(kept + 100, *rows.shape), niter=3
+            (rows - mean).double(), q=min(kept + 100, *rows.shape), niter=3
         )
     variances = spread[:kept].square() / len(rows)
     scaled = components[:, :kept] * (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)
-    return {"mean": mean, "components": scaled.contiguous()}
+    return {"mean": mean, "components": with_fixed_signs(scaled).to(rows).contiguous()}
 
 
 def projected(features: Tensor, mean: Tensor, components: Tensor) -> Tensor:

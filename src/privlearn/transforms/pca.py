@@ -117,6 +117,7 @@ class PrivatePCA(PrivateTransform):
 
         from privlearn.core.clipping.row_sums import second_moment, symmetric
         from privlearn.transforms.modules import Project
+        from privlearn.transforms.signs import with_fixed_signs
 
         rows = x.flatten(1) if isinstance(x, torch.Tensor) else x
         features = math.prod(rows.shape[1:])
@@ -129,11 +130,12 @@ class PrivatePCA(PrivateTransform):
         # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is
         # noise.
         values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
+        vectors = with_fixed_signs(vectors[:, -self.components :])
         sizes = (
             values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
         )
         return Project(
-            (vectors[:, -self.components :] / sizes)
+            (vectors / sizes)
             .flip(1)
             .to(rows if isinstance(rows, torch.Tensor) else torch.float32)
         )

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from privlearn._checks import as_plain, checked, count, probability, with_plain_numbers
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.transforms.signs import with_fixed_signs
 
 _ROWS_AT_ONCE = 256
 
@@ -167,6 +168,7 @@ class PublicPCA(Reducer):
         rows = targets.flatten(1)
         mean = rows.mean(0)
         _, lengths, directions = torch.linalg.svd(rows - mean, full_matrices=False)
+        directions = with_fixed_signs(directions.mT).mT.contiguous()
         fitted = cls(
             tuple(targets.shape[1:]), mean, directions, lengths.double().square() / (len(rows) - 1)
         )
