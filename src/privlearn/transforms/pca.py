@@ -135,9 +135,7 @@ class PrivatePCA(PrivateTransform):
             values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
         )
         return Project(
-            (vectors / sizes)
-            .flip(1)
-            .to(rows if isinstance(rows, torch.Tensor) else torch.float32)
+            (vectors / sizes).flip(1).to(rows if isinstance(rows, torch.Tensor) else torch.float32)
         )
 
     @classmethod
