@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -407,3 +411,41 @@ def test_exponents_of_a_sweep_are_those_of_the_powers(monkeypatch: pytest.Monkey
         [*rows, {"variant": "c", "size": 1, "seconds": 1.0}]
     )
     assert fitted == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_on_an_accelerator_is_measured_on_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All four ways, or the reason; the memory of a device is not claimed where there is none."""
+    pytest.importorskip("opacus", reason="Opacus is not here: pip install 'privlearn[test]'")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    accelerator = importlib.import_module("accelerator")
+    networks = {network.name: network for network in accelerator.list_networks(small=True)}
+    assert len(networks) == 9
+    row = accelerator.measure(networks["U-Net"], "cpu", 1, largest=False)
+    assert row.milliseconds.keys() == accelerator.WAYS.keys()
+    assert not row.failed
+    assert not row.memory
+    failing = replace(networks["U-Net"], make=lambda: accelerator.UNet(7))
+    assert "ValueError" in accelerator.measure(failing, "cpu", 1, largest=False).failed["network"]
+
+
+def test_the_script_for_a_gpu_runs_on_a_processor(tmp_path: Path) -> None:
+    """Each part ends without an error; those whose data or packages are missing are named."""
+    environment = {
+        **os.environ,
+        "DEVICE": "cpu",
+        "SMALL": "1",
+        "OUT": str(tmp_path),
+        "PYTHON": sys.executable,
+        "WHEELS": "none",
+    }
+    done = subprocess.run(
+        ["bash", "bench/gpu.sh"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    codes = dict(re.findall(r"^== ([\w-]+): exit (\d+)", done.stdout, re.MULTILINE))
+    assert codes.keys() == {"versions", "first-run", "tests", "noise", "networks", "cifar10"}
+    missing = (tmp_path / "cifar10.txt").read_text("utf-8")
+    allowed = {"cifar10"} if "there is no file" in missing else set()
+    assert {name for name, code in codes.items() if code != "0"} <= allowed, done.stdout
