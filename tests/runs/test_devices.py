@@ -130,6 +130,7 @@ def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
 SIMULATED = (
     "tests/support/rules_of_simulated.py",
     "tests/runs/test_devices.py",
+    "tests/clipping/engine_on_simulated.py",
     "tests/runs/steps_on_simulated.py",
 )
 

@@ -131,7 +131,9 @@ def _line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         line = f"{file.rpartition('/src/')[2]}:{frame.f_lineno}"
-        if SOURCE in file and "/tests/" not in file:
+        # what a dispatch mode only passes on is asked for further out
+        is_passed_on = frame.f_code.co_name == "__torch_dispatch__"
+        if SOURCE in file and "/tests/" not in file and not is_passed_on:
             return line
         is_other = not file.startswith((_TORCH, _HERE, "<")) and "contextlib" not in file
         if is_other and not other:
