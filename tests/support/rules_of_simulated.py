@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.tensors import move
 from tests.support.simulated.counts import counting
 from tests.support.simulated.device import reset
 from tests.support.simulated.memory import NAME, Limits
@@ -84,6 +85,20 @@ def test_waits_are_counted_by_line(name: str) -> None:
         ask(x)
     assert counts.waits == expected
     assert counts.waits_at(__file__.rpartition("/tests/")[2]) == expected, str(counts)
+
+
+def test_rows_are_moved_with_pinned_memory_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system may refuse to pin memory: an error there would make rows absent."""
+
+    def refuse(tensor: Tensor, device: object = None) -> Tensor:
+        raise RuntimeError("no memory can be pinned")
+
+    for waits in (0, 1):
+        with counting() as counts:
+            moved = move(here(), torch.device(NAME))
+        assert counts.waits == waits
+        assert torch.equal(moved, there())
+        monkeypatch.setattr(Tensor, "pin_memory", refuse)
 
 
 def test_bytes_are_counted_both_ways() -> None:
