@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "norms that are safe pass for those that are looked at with them",
-        row_norms.settle,
+        row_norms._settle,
         "_safe(together)",
         "_safe(together[0])",
         "check_norms_that_leave_single_precision",
@@ -186,14 +186,14 @@ MUTANTS = [
     ),
     Mutant(
         "no room for the rounding of norms",
-        gradients.ClippedGradients._weights,
-        "self._room)",
-        "0.0)",
+        gradients.ClippedGradients._weigh_gradients,
+        "self._room, asks",
+        "0.0, asks",
         "check_clipped_examples_leave_room_for_rounding",
     ),
     Mutant(
         "norms of so few digits as the model runs in",
-        row_norms.settle,
+        row_norms._settle,
         "together.double()",
         "together.bfloat16().double()",
         "check_low_precision_keeps_the_bound",

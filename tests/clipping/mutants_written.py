@@ -70,7 +70,7 @@ MUTANTS = [
     Mutant(
         "a write through .data is missed",
         TrainedState.restore,
-        "not (same or entry.is_same())",
+        "not entry.is_same()",
         "False",
         UNDONE,
     ),
@@ -118,8 +118,8 @@ MUTANTS = [
     ),
     Mutant(
         "what one example writes reaches the others",
-        ClippedGradients._compute,
-        "if trained.written and",
+        ClippedGradients._require_untouched,
+        "if self.fixed.trained.written and",
         "if False and",
         "check_what_one_example_writes_reaches_no_other",
     ),

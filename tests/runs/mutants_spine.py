@@ -272,8 +272,8 @@ MUTANTS = [
     Mutant(
         "tokens are not merged before the norm",
         per_example.SparseRows.__init__,
-        "self.nbytes =",
-        "self.squares = row_norms(g).square(); self.nbytes =",
+        "(owner * total + tokens).unique(return_inverse=True)",
+        "(owner * total + tokens).flatten(), torch.arange(tokens.numel())",
         "check_rules_agree_with_the_loop",
     ),
     Mutant(

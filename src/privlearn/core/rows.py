@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from privlearn._checks import quoted
-from privlearn.core.tensors import as_tensor
+from privlearn.core.tensors import as_tensor, move
 from privlearn.errors import BadInput
 
 #: Threads that read memory-mapped rows: disks serve several requests at once.
@@ -180,7 +180,12 @@ class TensorRows(AllRows):
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        return tuple(_to_tensor(_at(leaf, rows)) for leaf in self.leaves)
+        devices = {leaf.device for leaf in self.leaves if isinstance(leaf, Tensor)}
+        places = {device: move(rows, device) for device in devices}  # the same for all tensors
+        return tuple(
+            _to_tensor(_at(leaf, places[leaf.device] if isinstance(leaf, Tensor) else rows))
+            for leaf in self.leaves
+        )
 
     def ahead(
         self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
@@ -262,7 +267,7 @@ def _at(leaf: Any, rows: Tensor) -> Any:
     # The same rows, in a quarter of the time for small ones; of other orders of memory it would
     # make a plain one.
     plain = rows.dtype == torch.int64 and rows.dim() == 1 and leaf.is_contiguous()
-    return leaf.index_select(0, rows.to(leaf.device)) if plain else leaf[rows.to(leaf.device)]
+    return leaf.index_select(0, rows) if plain else leaf[rows]
 
 
 def _to_tensor(values: Any) -> Tensor:

@@ -7,8 +7,9 @@ What the curator may look at: computed on private data without a release.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -123,8 +124,14 @@ class PrivateDiagnostics(Described, Mapping[str, Any]):
     Each number is a `PrivateFigure`, which `publish` refuses, too.
     """
 
-    def __init__(self, figures: Mapping[str, Any]) -> None:
-        self._figures = private_figures(figures)
+    def __init__(self, figures: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        self._source = figures
+
+    @cached_property
+    def _figures(self) -> dict[str, Any]:
+        """On a device they are read when they are asked for: to read is to wait."""
+        figures = self._source() if callable(self._source) else self._source
+        return dict(private_figures(figures))
 
     def __getitem__(self, key: str) -> Any:
         return self._figures[key]
@@ -288,8 +295,11 @@ class Diagnostics:
     def __init__(self) -> None:
         self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": [], "left_out": []}
         self.clip_norm = math.inf
-        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
-        self._before = (0, 0, 0.0, 0)
+        self._drawn, self._rows = 0, 0
+        #: On a device both are tensors, which are read when they are asked for: to read is to wait.
+        self._loss: float | Tensor = 0.0
+        self._clipped: float | Tensor = 0
+        self._before: tuple[Any, ...] = (0, 0, 0.0, 0)
 
     def begin(self, drawn: int, clip_norm: float) -> None:
         """A batch of `drawn` examples comes."""
@@ -300,27 +310,26 @@ class Diagnostics:
     def see(self, losses: Tensor, norms: Tensor) -> None:
         """Some of its examples' losses and gradient norms."""
         self._rows += len(losses)
-        self._loss += float(losses.sum(dtype=torch.float64))
-        self._clipped += int((norms > self.clip_norm).sum())
+        loss, clipped = losses.sum(dtype=torch.float64), (norms > self.clip_norm).sum()
+        on_processor = losses.device.type == "cpu"
+        self._loss = self._loss + (float(loss) if on_processor else loss)
+        self._clipped = self._clipped + (int(clipped) if on_processor else clipped)
 
-    def batch(self) -> dict[str, float]:
-        """The same figures of the last batch, and how many examples it had; those of none are
+    def batch(self) -> Callable[[], dict[str, float]]:
+        """Gives the same figures of the last batch, and how many examples it had; those of none are
         nan.
         """
         now = (self._drawn, self._rows, self._loss, self._clipped)
         drawn, rows, loss, clipped = (
             after - before for after, before in zip(now, self._before, strict=True)
         )
-        mean = {
-            "loss": loss / rows if rows else math.nan,
-            "clipped_share": clipped / rows if rows else math.nan,
-        }
-        return {**mean, "examples": drawn, "left_out": drawn - rows}
+        return partial(_figures_of_batch, drawn, rows, loss, clipped)
 
     def end_epoch(self) -> None:
         """Add the epoch to `figures`."""
-        self.figures["loss"].append(mean(self._loss, self._rows))
-        self.figures["clipped_share"].append(mean(self._clipped, self._rows))
+        loss, clipped = _read(self._loss, self._clipped)
+        self.figures["loss"].append(mean(loss, self._rows))
+        self.figures["clipped_share"].append(mean(clipped, self._rows))
         self.figures["left_out"].append(self._drawn - self._rows)
         self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
@@ -328,13 +337,29 @@ class Diagnostics:
         """Plain values, for a checkpoint."""
         return {
             "figures": without_nan(self.figures),
-            "epoch": [self._drawn, self._rows, self._loss, self._clipped],
+            "epoch": [self._drawn, self._rows, *_read(self._loss, self._clipped)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = with_nan(state["figures"])
         self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
+
+
+def _figures_of_batch(
+    drawn: int, rows: int, loss: float | Tensor, clipped: float | Tensor
+) -> dict[str, float]:
+    loss, clipped = _read(loss, clipped)
+    means = {"loss": mean(loss, rows), "clipped_share": mean(clipped, rows)}
+    return {**means, "examples": drawn, "left_out": drawn - rows}
+
+
+def _read(loss: float | Tensor, clipped: float | Tensor) -> tuple[float, float]:
+    """Both as numbers, in one wait."""
+    if not isinstance(loss, Tensor) or not isinstance(clipped, Tensor):
+        return float(loss), int(clipped)
+    total, number = torch.stack([loss, clipped.double()]).tolist()
+    return total, int(number)
 
 
 def mean(total: float, number: float) -> float:

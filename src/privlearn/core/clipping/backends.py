@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol, final
@@ -42,6 +42,7 @@ from privlearn.core.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.per_example import Dense, ExampleGradients
 from privlearn.core.clipping.randomness import Recorder, RowRandom
+from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.separation.axis_rules import ExampleAxis
 from privlearn.core.clipping.separation.program import Constants
 from privlearn.core.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
@@ -282,25 +283,58 @@ class SeparationCheck:
             NotLayerwise: examples meet, or it is not known whether they do.
         """
         examples = len(leaves[0]) // self._problem.copies
-        others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
-        program, numbers = self._follow(leaves, list(range(examples)))
-        _, other_numbers = self._follow(leaves, others)
-        verdict = ""
-        # one example is computed as if alone
-        if examples > 1 and not _same_numbers(numbers, other_numbers):
-            verdict = "a number in the model or the loss depends on the size of the batch"
+        program, verdict = self._judge_unasked(leaves, examples) or self._judge(leaves, examples)
         self._seen.verdicts[program] = verdict
         if self._problem.any_process(bool(verdict)):
             raise _denial(verdict)
 
-    def _follow(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
-        """The name of the program that these examples run, and the numbers in it."""
+    def _judge(
+        self, leaves: Sequence[Tensor], examples: int, assumed: Assumed | None = None
+    ) -> tuple[int, str]:
+        """The name of the program that `leaves` run, and the verdict on it.
+
+        Raises:
+            NotLayerwise: as `require_apart`.
+        """
+        others = (examples // 2, 1) if examples > 3 else (examples, 2)
+        program, numbers = self._follow(leaves, examples, assumed=assumed)
+        _, other_numbers = self._follow(leaves, *others, assumed=assumed)
+        # one example is computed as if alone
+        if examples == 1 or _same_numbers(numbers, other_numbers, assumed):
+            return program, ""
+        return program, "a number in the model or the loss depends on the size of the batch"
+
+    def _judge_unasked(self, leaves: Sequence[Tensor], examples: int) -> tuple[int, str] | None:
+        """The same, where a device answers at once that all is as it nearly always is; None: look
+        at one thing after the other.
+        """
+        alone = self._problem.any_process is bool  # or all processes would have to look again
+        if leaves[0].device.type == "cpu" or not alone:
+            return None
+        assumed = Assumed()
+        with suppress(Exception):
+            judged = self._judge(leaves, examples, assumed)
+            if not assumed.answers or all(torch.stack(assumed.answers).tolist()):
+                return judged
+        return None
+
+    def _follow(
+        self,
+        leaves: Sequence[Tensor],
+        first: int,
+        times: int = 1,
+        assumed: Assumed | None = None,
+    ) -> tuple[int, list[Any]]:
+        """The name of the program that the first examples run, so many times each, and the numbers
+        in it.
+        """
         problem, seen, copies = self._problem, self._seen, self._problem.copies
-        rows = torch.tensor(
-            [example * copies + copy for example in examples for copy in range(copies)]
-        )
-        parts = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
-        tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn)
+        examples = [*range(first)] * times
+        parts = [
+            leaf.detach()[torch.arange(first * copies, device=leaf.device).repeat(times)]
+            for leaf in leaves
+        ]
+        tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn, assumed)
         trained = list(problem.parameters.values())
         batch = BatchExamples(parts, len(examples), copies)
         capture = Capture(RULES, trained, UnusedKernels(), batch, seen.calls, tracker)
@@ -320,13 +354,17 @@ class SeparationCheck:
         return capture.program.key, tracker.noted
 
 
-def _same_numbers(one: Sequence[float], other: Sequence[float]) -> bool:
+def _same_numbers(one: Sequence[Any], other: Sequence[Any], assumed: Assumed | None = None) -> bool:
+    """Whether numbers are the same; those on a device are assumed to be."""
     if len(one) != len(other):
         return False
-    return all(
-        math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b)
-        for a, b in zip(one, other, strict=True)
-    )
+    for a, b in zip(one, other, strict=True):
+        if assumed is not None and isinstance(a, Tensor) and isinstance(b, Tensor):
+            same = torch.isclose(a, b, rtol=1e-7, atol=0.0, equal_nan=True)
+            assumed.note(same, lambda: None)
+        elif not (math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b)):
+            return False
+    return True
 
 
 def _require_known_gradients(losses: Tensor) -> None:

@@ -284,7 +284,9 @@ class Weighed(NamedTuple):
     within: Tensor | None
 
 
-def weigh(clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float) -> Weighed:
+def weigh(
+    clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float, *, asks: bool = True
+) -> Weighed:
     """Have a clip weigh gradients, and see whether it keeps its bound.
 
     Args:
@@ -293,6 +295,7 @@ def weigh(clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float
         clip_norm: the current one.
         bound: `clip.norm`: the largest norm of what one example adds.
         room: the share of the bound that is left for rounding.
+        asks: whether to look if all stay within the bound: on a GPU, to look is to wait.
     """
     import torch
 
@@ -307,12 +310,12 @@ def weigh(clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float
         counts = clip.count(norms[0], clip_norm)
         within = lengths <= (bound**2 - counts.square()).sqrt() * (most / bound)
         lengths = torch.hypot(lengths, counts)
-    elif torch.equal(lengths.clamp(0.0, most), lengths) and len(parts) == 1:
+    elif asks and len(parts) == 1 and torch.equal(lengths.clamp(0.0, most), lengths):
         return Weighed(weights, None, lengths, None)
     else:
         within = lengths <= most
     within &= (parts >= 0).all(0)
-    return Weighed(weights, counts, lengths, None if within.all() else within)
+    return Weighed(weights, counts, lengths, None if asks and within.all() else within)
 
 
 def require_clipped(clip: Clip, clip_norm: float, groups: int, layers: int) -> float:

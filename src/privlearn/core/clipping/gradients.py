@@ -34,7 +34,14 @@ from privlearn.core.clipping.bounded import (
     Contributions,
     rounded,
 )
-from privlearn.core.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
+from privlearn.core.clipping.clips import (
+    Clip,
+    PerLayer,
+    Quantile,
+    Weighed,
+    require_clipped,
+    weigh,
+)
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.layout import NotLayerwise
 from privlearn.core.clipping.losses import PAIR, BatchShape, Leaves, Loss
@@ -42,11 +49,13 @@ from privlearn.core.clipping.model_check import Structure
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.per_example import ExampleGradients, padded, settle_all, shapes
 from privlearn.core.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
+from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.sharded.models import is_sharded, require_whole
 from privlearn.core.precision import single_precision
 from privlearn.core.processes import Share, World
 from privlearn.core.rows import Rows, TensorRows, digests
 from privlearn.core.sampling import Sample
+from privlearn.core.tensors import move
 from privlearn.errors import BadInput, PrivlearnError, first_line
 
 #: Called with each physical batch's losses and gradient norms, which are private.
@@ -473,7 +482,7 @@ class ClippedGradients:
         `clipped`.
         """
         try:
-            gradients, losses, squares, finite = self._finite(data, rows)
+            gradients, losses, squares, finite, weighed = self._finite(data, rows)
         except Exception:
             # One of them can't be fetched or computed (a label that the loss refuses): halves find
             # it; it adds nothing.
@@ -482,21 +491,28 @@ class ClippedGradients:
             return
         if finite is not None and not finite.any():
             return
-        weights = self._weights(losses, squares, finite, clipped)
+        weights = self._weights(losses, squares, finite, clipped, weighed)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
         for (name, norm), total in zip(self._norm_of.items(), sums, strict=True):
             if name in gradients:
                 gradients[name].add_weighted(typed[total.dtype][norm], total)
 
+    def _weigh_gradients(self, squares: Tensor, *, asks: bool = True) -> Weighed:
+        bound = self._contributions.bound
+        return weigh(self.clip, squares.sqrt(), self.clip_norm, bound, self._room, asks=asks)
+
     def _weights(
-        self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor
+        self,
+        losses: Tensor,
+        squares: Tensor,
+        finite: Tensor | None,
+        clipped: Tensor,
+        weighed: Weighed | None = None,
     ) -> Tensor:
         """What clips each gradient, by norm and example; those that are not below the norm count in
         `clipped`.
         """
-        weighed = weigh(
-            self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room
-        )
+        weighed = weighed or self._weigh_gradients(squares)
         # the clip breaks its word: these examples add nothing, as those not finite
         if weighed.within is not None:
             finite = weighed.within if finite is None else finite & weighed.within
@@ -510,9 +526,9 @@ class ClippedGradients:
 
     def _finite(
         self, data: Rows, rows: Tensor
-    ) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
-        """Gradients, losses and squared norms of the examples `rows`, and which of them count;
-        None: all.
+    ) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None, Weighed | None]:
+        """Gradients, losses and squared norms of the examples `rows`, which of them count, and what
+        the clip makes of them; None: all count, and the clip was not asked yet.
 
         Another example stands in for one that is not finite, in its place: so the rest of the batch
         comes out the same to the last digit, whatever was there.
@@ -523,31 +539,64 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            gradients, losses = self._compute(data, rows)
+            if counts is None and self._device.type != "cpu":
+                gradients, losses, usual = self._compute_unasked(data, rows)
+                if usual is not None:
+                    return gradients, losses, usual[0], None, usual[1]
+            else:
+                gradients, losses = self._compute(data, rows)
             squares = self._squares(gradients, losses)
             if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
-                return gradients, losses, squares, None
+                return gradients, losses, squares, None, None
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
             if finite.all() or not counts.any():
-                return gradients, losses, squares, counts
-            rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
+                return gradients, losses, squares, counts, None
+            here = counts.to(rows.device)
+            rows = rows.where(here, rows[here][0])
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
-    def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
+    def _compute_unasked(
+        self, data: Rows, rows: Tensor
+    ) -> tuple[dict[str, ExampleGradients], Tensor, tuple[Tensor, Weighed] | None]:
+        """Gradients and losses, and squared norms with what the clip makes of them if all is as it
+        nearly always is: which the device answers at once, for all that is asked of it.
+
+        Otherwise, which is None, all of that has to be asked again, by and by.
+        """
+        assumed = Assumed()
+        gradients, losses = self._compute(data, rows, assumed)
+        squares = self._squares(gradients, losses, assumed)
+        weighed = self._weigh_gradients(squares, asks=False)
+        assert weighed.within is not None
+        finite = (squares.sum() + losses.sum()).isfinite()
+        if all(torch.stack([*assumed.answers, finite, weighed.within.all()]).tolist()):
+            return gradients, losses, (squares, weighed._replace(within=None))
+        try:
+            assumed.withdraw()
+        except NotLayerwise as error:
+            gradients, losses = self._compute_one_by_one(data, rows, str(error))
+        return gradients, losses, None
+
+    def _squares(
+        self,
+        gradients: dict[str, ExampleGradients],
+        losses: Tensor,
+        assumed: Assumed | None = None,
+    ) -> Tensor:
         """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by
         example.
         """
         if not gradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
-        settle_all(gradients.values())
+        settle_all(gradients.values(), assumed)
         squares = torch.stack([gradient.squares for name, gradient in gradients.items()])
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
         return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
 
-    def _compute(self, data: Rows, rows: Tensor) -> Gradients:
+    def _compute(self, data: Rows, rows: Tensor, assumed: Assumed | None = None) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can
         be done again.
         """
@@ -558,11 +607,12 @@ class ClippedGradients:
         trained.written = ""
         try:
             computed = self._way(*taken)
-            if trained.written and not isinstance(self._way, Loop):
-                # One example's write may have changed what others were computed with: one by one it
-                # is undone first.
-                raise NotLayerwise("the model writes into its trained parameters")
-            self._require_rules(computed, data, rows)
+            untouched = trained.untouched() if assumed is not None else None
+            if assumed is not None and untouched is not None:
+                assumed.note(untouched, self._require_untouched)
+            else:
+                self._require_untouched()
+            self._require_rules(computed, data, rows, assumed)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
                 return computed
             self._random.active, reason = (
@@ -571,11 +621,25 @@ class ClippedGradients:
             )
         except NotLayerwise as error:
             reason = str(error)
-        # The model went another way than on made-up rows.
+        return self._compute_one_by_one(data, rows, reason)
+
+    def _compute_one_by_one(self, data: Rows, rows: Tensor, reason: str) -> Gradients:
+        """The same, from here on, where the model went another way than on made-up rows."""
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
         return self._compute(data, rows)
 
-    def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
+    def _require_untouched(self) -> None:
+        """Raise `NotLayerwise` if the pass wrote into trained parameters.
+
+        One example's write may have changed what others were computed with: one by one it is undone
+        first.
+        """
+        if self.fixed.trained.written and not isinstance(self._way, Loop):
+            raise NotLayerwise("the model writes into its trained parameters")
+
+    def _require_rules(
+        self, computed: Gradients, data: Rows, rows: Tensor, assumed: Assumed | None
+    ) -> None:
         """Compare one example's gradient with its own by autograd: in the first batch of about each
         size, and later on.
 
@@ -591,16 +655,31 @@ class ClippedGradients:
             return
         self._compared.add(form)
         place = self._computations * 40503 % len(rows)  # another one each time
-        squares = self._squares(*computed).sum(0)
         problem = self._problem(self._autocast)
         ((alone, _),) = Loop(problem).each(*self._take(data, rows[place : place + 1]))
-        expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
-        norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
-        room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
-        if abs(float(norms[place]) - expected) > room:  # of what is not finite nothing is said
-            raise NotLayerwise(
-                "the rule of an operation gives another gradient than autograd for a single example"
-            )
+        squares = [gradient.double().square().sum() for gradient in alone]
+        expected, tolerance = (
+            torch.stack(squares).sum().sqrt(),
+            _UNLIKE_IN_16 if self._autocast else _UNLIKE,
+        )
+
+        def unlike(assumed: Assumed | None = None) -> Tensor:
+            norms = self._squares(*computed, assumed).sum(0).sqrt()
+            least = _SMALL * norms.nan_to_num(0.0, 0.0, 0.0).max()
+            # of what is not finite nothing is said
+            return (norms[place] - expected).abs() > tolerance * expected.maximum(least)
+
+        def require_alike() -> None:
+            if unlike():
+                raise NotLayerwise(
+                    "the rule of an operation gives another gradient than autograd for a single "
+                    "example"
+                )
+
+        if assumed is None:
+            require_alike()
+        else:
+            assumed.note(~unlike(assumed), require_alike)
 
     def _take(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""
@@ -609,7 +688,9 @@ class ClippedGradients:
             rows = self._rows[rows].flatten()
         if self._random.active or self._views.changes:
             self._random.take(self._identify(data, rows, examples))
-        return self._views(tuple(leaf.to(self._device) for leaf in data.fetch(rows)), self._random)
+        return self._views(
+            tuple(move(leaf, self._device) for leaf in data.fetch(rows)), self._random
+        )
 
     def _identify(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""

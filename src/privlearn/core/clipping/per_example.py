@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from privlearn.core.clipping.kernels import Kernels
-from privlearn.core.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms, settle
+from privlearn.core.clipping.row_norms import (
+    SAFE,
+    Assumed,
+    RowNorms,
+    are_zero,
+    norms_of,
+    row_norms,
+    settle,
+)
 from privlearn.core.rows import Rows
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient
@@ -187,14 +195,14 @@ class GramNorms:
         return (g.mT @ a).view(len(g), *self._shape)
 
 
-def _settle_grams(grams: Iterable[GramNorms]) -> None:
+def _settle_grams(grams: Iterable[GramNorms], assumed: Assumed | None = None) -> None:
     """Look at the sums of all of `grams` at once, which are of as many examples each, and form what
-    they don't tell.
+    they don't tell; or assume that they tell all.
     """
     waiting = [gram for gram in grams if gram._squares is None]
     if not waiting:
         return
-    settle(norms for gram in waiting for norms in gram.norms)
+    settle((norms for gram in waiting for norms in gram.norms), assumed)
     sizes = torch.stack([norms.values for gram in waiting for norms in gram.norms]).view(
         len(waiting), 2, -1
     )
@@ -203,8 +211,17 @@ def _settle_grams(grams: Iterable[GramNorms]) -> None:
     # small or too large.
     squarable = (sizes > SAFE[0] ** 2).all(1) & (sizes < SAFE[1] ** 2).all(1)
     safe = (squares > CANCELLED * scale) & squarable
-    squares += scale * scale.new_tensor([gram._room for gram in waiting])[:, None]
-    whole = bool(safe.all())
+    rooms = [gram._room for gram in waiting]
+    squares += torch.stack([row * room for row, room in zip(scale.unbind(), rooms, strict=True)])
+    if assumed is not None:
+        nothing = [are_zero(g) | are_zero(a) for g, a in (gram._factors for gram in waiting)]
+
+        def undo() -> None:
+            for gram in waiting:
+                gram._squares = None
+
+        assumed.note((safe | torch.stack(nothing)).all(), undo)
+    whole = assumed is not None or bool(safe.all())
     for gram, row, sure in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
         gram._squares = row
         if not whole and len(examples := (~sure).nonzero()[:, 0]):
@@ -230,9 +247,15 @@ class SparseRows:
         self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(
             0, slot.flatten(), g.flatten(0, 1)
         )
-        squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
-        self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
+        self._batch, self.norms = batch, (RowNorms(self._merged),)
         self.nbytes = g.nbytes
+
+    @property
+    def squares(self) -> Tensor:
+        """Sums over each example's merged rows."""
+        squares = torch.zeros(self._batch, dtype=torch.float64, device=self._keys.device)
+        owners = self._keys // self._shape[0]
+        return squares.index_add_(0, owners, self.norms[0].values.square())
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
@@ -241,7 +264,7 @@ class SparseRows:
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""
-        batch, total = len(self.squares), self._shape[0]
+        batch, total = self._batch, self._shape[0]
         dense = self._merged.new_zeros(batch * total, self._shape[1])
         return dense.index_copy_(0, self._keys, self._merged).view(batch, *self._shape)
 
@@ -277,13 +300,13 @@ class RowBlocks:
         return dense
 
 
-def settle_all(gradients: Iterable[ExampleGradients]) -> None:
-    """Look at all that squared norms of `gradients` wait for, together: on a GPU, to look is to
-    wait.
+def settle_all(gradients: Iterable[ExampleGradients], assumed: Assumed | None = None) -> None:
+    """Look at all that squared norms of `gradients` wait for, together, or assume that it is as it
+    nearly always is: on a GPU, to look is to wait.
     """
     pieces = [piece for each in gradients for piece in getattr(each, "pieces", (each,))]
-    settle(norms for each in pieces for norms in getattr(each, "norms", ()))
-    _settle_grams(each for each in pieces if isinstance(each, GramNorms))
+    settle((norms for each in pieces for norms in getattr(each, "norms", ())), assumed)
+    _settle_grams((each for each in pieces if isinstance(each, GramNorms)), assumed)
 
 
 def together(

@@ -39,6 +39,9 @@ class TrainedState:
     would be published without noise: so it is undone, and nothing is said. Compared are versions,
     and values bit by bit, since PyTorch counts no writes through `.data`.
 
+    On a device other than the processor, to compare is to wait: there what was is put back without
+    a look, and whether that changed anything is answered when it is asked for.
+
     Of a model under FSDP2 nothing is held: its modules have whole parameters only while they run,
     gathered from shards before a pass and freed after it, with what was written into them.
 
@@ -46,13 +49,12 @@ class TrainedState:
         model: its parameters that require gradients are held, each under the name and in the memory
             that it has.
 
-    Attributes:
-        written: the name of a parameter that was restored since this was last set to ""; else
-            empty.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.written, self._held = "", False
+        self._written, self._held = "", False
+        #: On a device: the place of the first byte that differed, among all bytes; below 0: none.
+        self._place: Tensor | None = None
         modules = dict(model.named_modules())
         sharded = any(hasattr(module, "set_reshard_after_backward") for module in modules.values())
         trained = (
@@ -82,6 +84,26 @@ class TrainedState:
         """Those that are held."""
         return [entry.parameter for entry in self._entries]
 
+    @property
+    def written(self) -> str:
+        """The name of a parameter that was restored since this was last set to ""; else empty."""
+        if not self._written and self._place is not None:
+            place, self._place = int(self._place), None
+            for entry in self._entries if place >= 0 else ():
+                self._written = self._written or (entry.name if place < entry.memory.nbytes else "")
+                place -= entry.memory.nbytes
+        return self._written
+
+    @written.setter
+    def written(self, name: str) -> None:
+        self._written, self._place = name, None
+
+    def untouched(self) -> Tensor | None:
+        """Whether nothing was restored since then, as a device answers it; None: `written` knows
+        without a wait.
+        """
+        return None if self._written or self._place is None else self._place < 0
+
     @contextmanager
     def holding(self) -> Iterator[TrainedState]:
         """A block in which `restore` makes the parameters what they are at its beginning; elsewhere
@@ -108,14 +130,19 @@ class TrainedState:
             return
         for name, parameters, identities, before in self._places:
             if [*map(id, parameters.values())] != identities:
-                self.written = ".".join(filter(None, (name, next(iter(before)))))
+                self._written = ".".join(filter(None, (name, next(iter(before)))))
                 parameters.clear()
                 parameters.update(before)
-        same = not self._on_processor and _same_at_once(self._entries)
         for entry in self._entries:
-            if entry.is_moved() or not (same or entry.is_same()):
+            if entry.is_moved() or (self._on_processor and not entry.is_same()):
                 entry.put_back()
-                self.written = entry.name
+                self._written = entry.name
+        if self._entries and not self._on_processor:
+            place, known = _first_difference(self._entries), self._place
+            self._place = place if known is None else known.where(known >= 0, place)
+            torch._foreach_copy_(
+                [entry.memory for entry in self._entries], [entry.copy for entry in self._entries]
+            )
 
 
 class _Entry:
@@ -195,9 +222,10 @@ def _bits(values: Tensor) -> Tensor:
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _same_at_once(entries: Sequence[_Entry]) -> bool:
-    """Whether all bits are the same, for a device that is asked once rather than for each
-    parameter.
+def _first_difference(entries: Sequence[_Entry]) -> Tensor:
+    """The place of the first byte that differs, among the bytes of all parameters; -1 if none
+    does. Nothing is waited for.
     """
     now, before = zip(*(entry.pair for entry in entries), strict=True)
-    return torch.equal(torch.cat(now), torch.cat(before))
+    differs = torch.cat(now) != torch.cat(before)
+    return differs.view(torch.uint8).argmax().where(differs.any(), -1)

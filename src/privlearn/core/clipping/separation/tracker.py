@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from privlearn.core.clipping.layout import Layout, NotLayerwise
 from privlearn.core.clipping.randomness import draws_numbers
+from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.separation.axis_rules import (
     RULES,
     Argument,
@@ -244,9 +245,12 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves: the tensors of the batch, of memory of their own.
         examples: how many there are.
         drawn: where the examples are in what each call that draws random numbers draws.
+        assumed: if it is there, constants are assumed to be the same for all examples: what was
+            followed holds if a device then answers so.
 
     Attributes:
         noted: numbers that operations on the batch were given. They must not depend on its size.
+            Those on a device are tensors, where something is assumed.
     """
 
     def __init__(
@@ -255,9 +259,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves: Sequence[Tensor],
         examples: int,
         drawn: Sequence[Layout] = (),
+        assumed: Assumed | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.examples, self._drawn, self._draws = examples, drawn, 0
+        self._assumed = assumed
         self.noted: list[Any] = []
         self._number, self._calls = next(_numbers), 0
         self._from_python = self._is_asking = False
@@ -479,9 +485,19 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         apart = tensor.detach().reshape(parts)
         first = apart.narrow(dim + 1, 0, 1).expand_as(apart)
-        if not tensor.is_floating_point():
-            return torch.equal(apart, first)
-        return torch.allclose(apart, first, rtol=0.0, atol=0.0, equal_nan=True)
+        return self._are_equal(apart, first)
+
+    def _are_equal(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two constants are equal, NaN to NaN."""
+        if self._assumed is not None and one.device.type != "cpu":
+            equal = one == other
+            if one.is_floating_point():
+                equal |= (one != one) & (other != other)
+            self._assumed.note(equal.all(), lambda: None)
+            return True
+        if not one.is_floating_point():
+            return torch.equal(one, other)
+        return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
     def _note(self, call: _Call, func: Any, args: Sequence[Any]) -> None:
         """Keep the numbers that an operation on the batch is given."""
@@ -497,7 +513,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 and not tensor.is_complex()
                 and not tensor.requires_grad
             ):
-                self.noted.append(float(tensor.detach()))
+                later = self._assumed is not None and tensor.device.type != "cpu"
+                number = tensor.detach().to(torch.float64, copy=True)
+                self.noted.append(number if later else float(number))
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
         """MemoryMark the memory of a result.
@@ -560,7 +578,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         parts = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory)
         parts = parts.view(-1, self.examples, period)
-        return torch.equal(parts, parts[:, :1].expand_as(parts))
+        return self._are_equal(parts, parts[:, :1].expand_as(parts))
 
     def _meet(self, tensor: Tensor, where: str) -> None:
         _storage(tensor).mark = MemoryMark(self._number, met=where)
