@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from privlearn._figures import plain
+from privlearn.core.devices import usual_device
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput, first_line
@@ -611,8 +612,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
                 {"config": config, **({} if device is None else {"device": device})}
             ).device
             settings |= {"config": replace(config, device=None)}
-        usual = "cuda:0" if torch.cuda.is_available() else "cpu"
-        super().__init__(device_of(usual if device is None else device, nn.Module()))
+        super().__init__(device_of(usual_device() if device is None else device, nn.Module()))
         self._take(
             loss,
             made_up=made_up,

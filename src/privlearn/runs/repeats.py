@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from privlearn.core.devices import on_processor
 from privlearn.core.processes import World
 from privlearn.errors import BadInput
 
@@ -147,7 +148,7 @@ def _add_up(words: Tensor, start: int) -> list[Tensor]:
     """Sums of words that begin at place `start`, each mixed and times the number of its place;
     modulo 2^64.
     """
-    columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[words.is_cuda]
+    columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[not on_processor(words)]
     rows = _odd(1, 1 << ((start + len(words)) // _WIDTH).bit_length(), torch.int64, words.device)
     totals, at = [], 0
     while at < len(words):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
+from privlearn.core import devices
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event, compose
 from privlearn.core.accounting.guarantee import Adjacency, hollow
@@ -842,13 +843,10 @@ class _Charges:
 
 
 def _generators() -> list[Tensor]:
-    return [
-        torch.get_rng_state(),
-        *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []),
-    ]
+    return [torch.get_rng_state(), *devices.all_generator_states()]
 
 
 def _set_generators(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])
+        devices.set_all_generators(states[1:])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Loss
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
@@ -208,7 +209,8 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
 
     def computed(call: Callable[[Any, Any], Any], size: int) -> Any:
         batch = nested([leaf[:size].clone().to(device) for leaf in leaves], rows.structure)
-        return call(model, batch)
+        with looking_at(device):
+            return call(model, batch)
 
     def taken(size: int) -> _OverEachExample:
         over = _OverEachExample(size, ())

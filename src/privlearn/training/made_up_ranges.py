@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.randomness import generators_at
 from privlearn.core.clipping.sharded.models import is_sharded
+from privlearn.core.devices import on_processor
 from privlearn.core.rows import Rows
 from privlearn.errors import PrivlearnError, first_line
 from privlearn.training.loop_losses import with_made_up
@@ -168,7 +170,7 @@ class _Trial:
     ) -> None:
         self._loss, self._shape, self.goes_on = loss, shape, True
         device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-        if device.type != "cpu" and sum(leaf.is_floating_point() for leaf in like) > 1:
+        if not on_processor(device) and sum(leaf.is_floating_point() for leaf in like) > 1:
             model, device = copy.deepcopy(model).cpu(), torch.device("cpu")
         self._model, self._fixed = model, FrozenState(model, loss)
         self._rows: Leaves = tuple(
@@ -183,6 +185,7 @@ class _Trial:
             with (
                 self._fixed.holding(),
                 generators_at(0),
+                looking_at(self._rows[0].device),
                 torch.no_grad(),
                 warnings.catch_warnings(action="ignore"),
             ):

@@ -24,6 +24,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.agreement import room
 from privlearn.core.clipping.bounded import BLOCK
 from privlearn.core.clipping.losses import Loss
+from privlearn.core.devices import synchronize
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
@@ -198,5 +199,4 @@ def _plain_seconds(network: nn.Module, loss: Any, data: Dataset, size: int) -> f
 
 def _finish(tensor: Tensor) -> None:
     """Wait for the device."""
-    if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
+    synchronize(tensor.device)

@@ -16,6 +16,7 @@ from torch.func import vmap
 
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState
@@ -193,7 +194,8 @@ class RightAnswers:
         where = _device(self._model)
         try:
             # copies: the model may write into them
-            scored = scores(x[rows.to(x.device)].to(where)).cpu()
+            with looking_at(where):
+                scored = scores(x[rows.to(x.device)].to(where)).cpu()
         finally:
             self._done()
             self._trained.restore()

@@ -35,6 +35,7 @@ from privlearn.core.clipping.bounded import (
     rounded,
 )
 from privlearn.core.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
+from privlearn.core.clipping.indices import OUT_OF_RANGE, Indices
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.layout import NotLayerwise
 from privlearn.core.clipping.losses import PAIR, BatchShape, Leaves, Loss
@@ -43,6 +44,7 @@ from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.per_example import ExampleGradients, padded, settle_all, shapes
 from privlearn.core.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
 from privlearn.core.clipping.sharded.models import is_sharded, require_whole
+from privlearn.core.devices import add_rows
 from privlearn.core.precision import single_precision
 from privlearn.core.processes import Share, World
 from privlearn.core.rows import Rows, TensorRows, digests
@@ -172,6 +174,7 @@ class ClippedGradients:
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
         self._random, self._seeds, self._model = RowRandom(), view_seeds, model
+        self._indices = Indices(self._device)
         self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
@@ -410,6 +413,7 @@ class ClippedGradients:
             FrozenState(self._model, self._loss),
             BatchShape.of(rows, self._loss),
         )
+        self._indices, self._random.device = Indices(self._device), self._device
         try:
             with self.fixed.trained.holding():
                 self._way, self._chunk = self._choose(rows)
@@ -523,10 +527,16 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            gradients, losses = self._compute(data, rows)
+            with self._indices.deferred():
+                gradients, losses = self._compute(data, rows)
             squares = self._squares(gradients, losses)
-            if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
+            total, outside = squares.sum() + losses.sum(), self._indices.flag
+            # one look at the device for both
+            total = total if outside is None else total.where(~outside, math.nan)
+            if counts is None and math.isfinite(float(total)):
                 return gradients, losses, squares, None
+            if outside is not None and outside.item():
+                raise IndexError(OUT_OF_RANGE)
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
             if finite.all() or not counts.any():
@@ -545,7 +555,7 @@ class ClippedGradients:
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
-        return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
+        return add_rows(squares.new_zeros(self._norms, len(losses)), norms, squares)
 
     def _compute(self, data: Rows, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can
@@ -630,6 +640,7 @@ class ClippedGradients:
             random=self._random,
             fixed=self.fixed,
             shape=self._shape,
+            indices=self._indices,
         )
 
     def _choose(self, rows: Rows) -> tuple[Backend, int]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from privlearn.core.devices import on_processor
+
 
 class Kernels:
     """PyTorch's own products."""
@@ -122,7 +124,8 @@ class _OneDNN(Kernels):
     def _suits(self, one: Tensor, other: Tensor, multiplications: int) -> bool:
         plain = (
             one.dtype == other.dtype == torch.float32
-            and one.device.type == other.device.type == "cpu"
+            and on_processor(one)
+            and on_processor(other)
         )
         return plain and multiplications >= self.least
 
@@ -235,7 +238,7 @@ class Scratch:
         are anything.
         """
         nbytes = math.prod(shape) * like.itemsize
-        if _holders is None or like.device.type != "cpu" or nbytes < _LEAST:
+        if _holders is None or not on_processor(like) or nbytes < _LEAST:
             return like.new_empty(shape)
         # batches of about the same size find each other's memory
         granule = 1 << (nbytes.bit_length() - 4)

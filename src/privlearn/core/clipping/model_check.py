@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import checked
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.trained_state import TrainedState
+from privlearn.core.devices import PROCESSOR
 from privlearn.errors import BadInput, NotPerExample, first_line
 
 #: Changes made-up rows into such as the data are.
@@ -291,7 +293,9 @@ def _rows_depend_on_others(
 
 def _run_seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
     torch.manual_seed(seed)
-    return model(*(leaf.clone() for leaf in batch))  # it may write into its input
+    device = next((leaf.device for leaf in batch), PROCESSOR)
+    with looking_at(device):
+        return model(*(leaf.clone() for leaf in batch))  # it may write into its input
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from privlearn.core.clipping.kernels import Kernels
 from privlearn.core.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms, settle
+from privlearn.core.devices import add_rows
 from privlearn.core.rows import Rows
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient
@@ -227,17 +228,16 @@ class SparseRows:
         batch, total = len(tokens), shape[0]
         owner = torch.arange(batch, device=tokens.device)[:, None]
         self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(
-            0, slot.flatten(), g.flatten(0, 1)
-        )
+        merged = g.new_zeros(len(self._keys), shape[1])
+        self._merged = add_rows(merged, slot.flatten(), g.flatten(0, 1))
         squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
-        self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
+        self.squares = add_rows(squares, self._keys // total, row_norms(self._merged).square())
         self.nbytes = g.nbytes
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
         owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
-        into.index_add_(0, tokens, self._merged.to(into.dtype) * weights[owners, None])
+        add_rows(into, tokens, self._merged.to(into.dtype) * weights[owners, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""

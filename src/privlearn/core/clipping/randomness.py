@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from privlearn.core import devices
 from privlearn.core.clipping.layout import Layout, NotLayerwise
 
 _BLOCK = 16  # bytes that AES makes at once
@@ -32,12 +33,13 @@ class RowRandom:
     """What the examples of a batch draw, whichever way they are computed.
 
     Attributes:
+        device: where they are computed.
         active: whether the model or the loss is known to draw random numbers; where not, their
             blocks change nothing.
     """
 
-    def __init__(self) -> None:
-        self.active = False
+    def __init__(self, device: torch.device = devices.PROCESSOR) -> None:
+        self.active, self.device = False, device
         self._key = bytes(_BLOCK)
         self._examples: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
@@ -96,7 +98,7 @@ class RowRandom:
         self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
     ) -> AbstractContextManager[object]:
         return (
-            _Keyed(self._key, examples, layouts, purpose)
+            _Keyed(self._key, examples, layouts, purpose, self.device)
             if self.active or purpose
             else nullcontext()
         )
@@ -107,9 +109,9 @@ class RowRandom:
         return int.from_bytes(block[:8], "little") >> 1
 
 
-def _plain_attention() -> AbstractContextManager[object]:
-    """On a GPU fused kernels of attention would make their masks themselves."""
-    return sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else nullcontext()
+def _plain_attention(device: torch.device) -> AbstractContextManager[object]:
+    """On an accelerator fused kernels of attention would make their masks themselves."""
+    return nullcontext() if devices.on_processor(device) else sdpa_kernel(SDPBackend.MATH)
 
 
 @final
@@ -139,12 +141,13 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         examples: NDArray[np.uint64],
         layouts: Sequence[Layout] | None,
         purpose: int,
+        device: torch.device,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._key, self._examples, self._layouts = key, examples, layouts
         self._seed = int.from_bytes(key[8 * purpose :][:8], "little") >> 1
         self._calls = 0
-        self._attention = _plain_attention()
+        self._attention = _plain_attention(device)
 
     def __enter__(self) -> _Keyed:
         # Each call that draws takes one number of PyTorch's own generator, as its name: so what is
@@ -340,7 +343,7 @@ def drawn_by(device: torch.device) -> list[Tensor]:
     """Where PyTorch's generators of the processor and of `device` are."""
     return [
         torch.get_rng_state(),
-        *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else []),
+        *devices.generator_states(device),
     ]
 
 
@@ -348,18 +351,17 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
     """Let PyTorch's generators draw again what they drew since they were at `drawn`."""
     torch.set_rng_state(drawn[0])
     if len(drawn) > 1:
-        torch.cuda.set_rng_state(drawn[1], device)
+        devices.set_generator(device, drawn[1])
 
 
 def draw_from(seed: int) -> None:
-    """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
+    """Put PyTorch's generators of the processor and of accelerators to `seed`, as `torch.manual_seed`.
 
     That also asks for devices that are not there, and formats the call's stack for each:
     milliseconds, every time.
     """
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    devices.seed_accelerator(seed)
 
 
 @contextmanager

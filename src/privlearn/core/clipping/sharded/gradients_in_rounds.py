@@ -176,7 +176,8 @@ class ShardedGradients(ClippedGradients):
             self._random.take(np.arange(COMPARED, dtype=np.uint64))
         before = drawn_by(self._device)
         try:
-            gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
+            with self._indices.deferred():
+                gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
         except (OtherFailed, CoupledElsewhere):
             waiting.extendleft([part] if part else [])
             return nothing
@@ -202,6 +203,9 @@ class ShardedGradients(ClippedGradients):
             # the model draws random numbers that it did not draw on made-up rows
             self._random.active = True
             waiting.appendleft(part)
+            return nothing
+        if self._indices.flag is not None and self._indices.flag.item():
+            self._split(part, waiting)
             return nothing
         squares = self._squares(gradients, losses)
         finite = squares.isfinite().all(0) & losses.isfinite()
