@@ -151,7 +151,7 @@ def _noise(network: nn.Linear, streams: Streams) -> Floats:
     norm 1.
     """
     (sample,) = FullBatch().draw(1)
-    x = torch.zeros(1, network.in_features, dtype=network.weight.dtype)
+    x = torch.zeros(1, network.in_features, dtype=network.weight.dtype, device="cpu")
     total = ClippedGradients(
         network, lambda outputs, _: outputs.sum(1), Flat(1.0), Adjacency.ZERO_OUT
     )(sample, x, x)
@@ -218,7 +218,10 @@ class _Network(nn.Module):
 def _clipped_sums_are_those_of_single_examples() -> str:
     generator = torch.Generator().manual_seed(1)
     network, loss, norm = _Network(), nn.CrossEntropyLoss(reduction="none"), 0.5
-    x, y = torch.randn(9, 3, 6, generator=generator), torch.randint(5, (9,), generator=generator)
+    x, y = (
+        torch.randn(9, 3, 6, generator=generator, device="cpu"),
+        torch.randint(5, (9,), generator=generator, device="cpu"),
+    )
     parameters = list(network.parameters())
     expected = [torch.zeros_like(parameter) for parameter in parameters]
     for row in range(9):
@@ -241,7 +244,7 @@ def _clipped_sums_are_those_of_single_examples() -> str:
 def _a_refusal_comes_before_noise() -> str:
     streams, ledger = Streams.new(), Ledger(Budget(epsilon=0.1, delta=1e-5))
     (sample,) = FullBatch().draw(1)
-    x = torch.zeros(1, 2)
+    x = torch.zeros(1, 2, device="cpu")
     total = ClippedGradients(
         nn.Linear(2, 1), lambda outputs, _: outputs[:, 0], Flat(1.0), Adjacency.ZERO_OUT
     )(sample, x, x)

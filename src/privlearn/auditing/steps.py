@@ -218,8 +218,8 @@ def _neighbours(
         canary_row, x, y = (x[:1], y[:1]), x[1:], y[1:]
     else:
         canary_row = (
-            torch.as_tensor(canary[0]).to(x.dtype)[None],
-            torch.as_tensor(canary[1]).to(y.dtype)[None],
+            torch.as_tensor(canary[0], device="cpu").to(x.dtype)[None],
+            torch.as_tensor(canary[1], device="cpu").to(y.dtype)[None],
         )
     if not len(x):
         raise BadInput("data have one example, which is the canary: give at least one other")

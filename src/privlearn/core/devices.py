@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Where small tensors of the engine lie, whatever `torch.set_default_device` says.
 PROCESSOR = torch.device("cpu")
@@ -27,6 +27,11 @@ KIND_FLAGS = tuple(
 def on_processor(place: Tensor | torch.device) -> bool:
     """Whether a tensor, or a device, is of the processor."""
     return (place.device if isinstance(place, Tensor) else place).type == PROCESSOR.type
+
+
+def place_of(module: nn.Module) -> torch.device:
+    """Where a module is: its first parameter, or buffer; the processor if it has neither."""
+    return next((t.device for t in (*module.parameters(), *module.buffers())), PROCESSOR)
 
 
 def accelerator() -> torch.device | None:

@@ -397,7 +397,7 @@ class _PrivateSteps(Strategy):
         if self.private is None or self._logs is None or self._logged == self.private.steps_done:
             return
         epsilon = self.private.spent(self._delta).epsilon
-        self._trainer.callback_metrics[_SPENT] = torch.tensor(epsilon)
+        self._trainer.callback_metrics[_SPENT] = torch.tensor(epsilon, device="cpu")
         self._logs.to_loggers(_SPENT, epsilon, self.private.steps_done - 1)
 
     def backward(self, closure_loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:

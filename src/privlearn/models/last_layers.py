@@ -33,8 +33,8 @@ class CumulativeLogits(nn.Module):
         super().__init__()
         thresholds = [math.log(k / (classes - k)) for k in range(1, classes)]
         gaps = [math.log(math.expm1(b - a - _APART)) for a, b in pairwise(thresholds)]
-        self.first = nn.Parameter(torch.tensor(thresholds[:1]))
-        self.gaps = nn.Parameter(torch.tensor(gaps))
+        self.first = nn.Parameter(torch.tensor(thresholds[:1], device="cpu"))
+        self.gaps = nn.Parameter(torch.tensor(gaps, device="cpu"))
 
     def forward(self, x: Tensor) -> Tensor:
         """The logarithms of the classes' probabilities, shape (rows, classes), of numbers of shape

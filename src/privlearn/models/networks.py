@@ -180,7 +180,7 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Flatten(),
     ]
     with torch.no_grad():
-        width = nn.Sequential(*body)(torch.zeros(1, *input_shape)).shape[1]
+        width = nn.Sequential(*body)(torch.zeros(1, *input_shape, device="cpu")).shape[1]
     return nn.Sequential(*body, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
 
 

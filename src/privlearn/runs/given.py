@@ -374,7 +374,7 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
         BadInput: there is no such device here.
     """
     if given is None:
-        return next((p.device for p in network.parameters()), torch.device("cpu"))
+        return devices.place_of(network)
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))

@@ -201,7 +201,7 @@ class Ranks(World):
 
     def any(self, here: bool) -> bool:
         """Whether it is so in one of the processes."""
-        return bool(self.total(torch.tensor(float(here), dtype=torch.float64)))
+        return bool(self.total(torch.tensor(float(here), dtype=torch.float64, device="cpu")))
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of

@@ -141,7 +141,9 @@ def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
         totals += _add_up(words, before + start * each)
         before += whole * each
     added = int(torch.stack(totals).sum()) if totals else 0  # waited for once
-    return torch.tensor([added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64)
+    return torch.tensor(
+        [added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64, device="cpu"
+    )
 
 
 def _add_up(words: Tensor, start: int) -> list[Tensor]:
@@ -171,7 +173,9 @@ def _odd(seed: int, size: int, dtype: torch.dtype, device: torch.device) -> Tens
     """So many fixed random odd numbers, of which the first are the same for any size."""
     made_up = torch.Generator().manual_seed(seed)
     bits = torch.iinfo(dtype).bits - 1
-    drawn = torch.randint(-(2**bits), 2**bits - 1, (size,), generator=made_up, dtype=dtype)
+    drawn = torch.randint(
+        -(2**bits), 2**bits - 1, (size,), generator=made_up, dtype=dtype, device="cpu"
+    )
     return (drawn | 1).to(device)
 
 

@@ -313,7 +313,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         *_, last = self._layers()
         middle, half = self._units()
         with torch.no_grad():
-            return np.asarray(middle + half * last(torch.as_tensor(X, dtype=torch.float64)).numpy())
+            return np.asarray(
+                middle + half * last(torch.as_tensor(X, dtype=torch.float64, device="cpu")).numpy()
+            )
 
     @property
     def _n_features_out(self) -> int:

@@ -105,7 +105,7 @@ def _draws_of(rows: Rows) -> RowRandom:
     random = RowRandom()
     random.active = True
     random.begin(np.random.default_rng(_SEED).bytes(16))
-    random.take(rows.identities(torch.arange(_EXAMPLES)))
+    random.take(rows.identities(torch.arange(_EXAMPLES, device="cpu")))
     return random
 
 

@@ -145,4 +145,4 @@ class PrivatePCA(PrivateTransform):
 
         from privlearn.transforms.modules import Project
 
-        return Project(torch.empty(stated["shape"]))
+        return Project(torch.empty(stated["shape"], device="cpu"))

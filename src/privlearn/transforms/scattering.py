@@ -232,11 +232,11 @@ class RandomUnits(RowTransform):
         return cls(
             scale,
             mirrored,
-            torch.empty(coefficients),
-            torch.empty(coefficients, coefficients),
-            torch.empty(coefficients, units),
-            torch.empty(features),
-            torch.empty(features, components),
+            torch.empty(coefficients, device="cpu"),
+            torch.empty(coefficients, coefficients, device="cpu"),
+            torch.empty(coefficients, units, device="cpu"),
+            torch.empty(features, device="cpu"),
+            torch.empty(features, components, device="cpu"),
         )
 
     @classmethod
@@ -268,8 +268,8 @@ class RandomUnits(RowTransform):
                 scale,
                 mirrored,
                 **local,
-                mean=torch.zeros(features),
-                components=torch.zeros(features, 1),
+                mean=torch.zeros(features, device="cpu"),
+                components=torch.zeros(features, 1, device="cpu"),
             )
             return local | directions(plain.answers, shape, kept)
 
@@ -359,7 +359,11 @@ def _local(shape: Sequence[int], scale: int, units: int) -> dict[str, Tensor]:
     mean = places.mean(0)
     variances, axes = torch.linalg.eigh(torch.cov(places.T))
     whitening = (axes * (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)) @ axes.T
-    chosen = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(0))[:units]]
+    chosen = places[
+        torch.randperm(len(places), generator=torch.Generator().manual_seed(0), device="cpu")[
+            :units
+        ]
+    ]
     return {
         "local_mean": mean,
         "whitening": whitening,

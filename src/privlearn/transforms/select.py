@@ -467,7 +467,7 @@ class SelectFeatures(PrivateTransform):
 
         from privlearn.transforms.modules import Keep
 
-        return Keep(torch.empty(stated["shape"], dtype=torch.int64))
+        return Keep(torch.empty(stated["shape"], dtype=torch.int64, device="cpu"))
 
 
 def require_classes(y: Any, classes: int) -> None:

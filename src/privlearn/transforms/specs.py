@@ -85,7 +85,10 @@ class Rescale(PublicTransform):
 
         from privlearn.core.row_transform import Scale
 
-        return Scale(torch.tensor(float(self.low)), torch.tensor(float(self.high)))
+        return Scale(
+            torch.tensor(float(self.low), device="cpu"),
+            torch.tensor(float(self.high), device="cpu"),
+        )
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -94,7 +97,9 @@ class Rescale(PublicTransform):
 
         from privlearn.core.row_transform import Scale
 
-        return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
+        return Scale(
+            torch.empty(stated["shape"], device="cpu"), torch.empty(stated["shape"], device="cpu")
+        )
 
 
 @with_plain_numbers
@@ -142,7 +147,7 @@ class Centre(PublicTransform):
 
         from privlearn.transforms.modules import Centred
 
-        indicator = torch.zeros(self.output_shape(shape))
+        indicator = torch.zeros(self.output_shape(shape), device="cpu")
         indicator[list(self.columns)] = 1
         return Centred(indicator)
 
@@ -153,7 +158,7 @@ class Centre(PublicTransform):
 
         from privlearn.transforms.modules import Centred
 
-        return Centred(torch.empty(stated["shape"]))
+        return Centred(torch.empty(stated["shape"], device="cpu"))
 
 
 @with_plain_numbers
@@ -190,7 +195,7 @@ class ClipToNorm(PublicTransform):
 
         from privlearn.transforms.modules import ClipRows
 
-        return ClipRows(torch.tensor(float(self.norm)))
+        return ClipRows(torch.tensor(float(self.norm), device="cpu"))
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -199,7 +204,7 @@ class ClipToNorm(PublicTransform):
 
         from privlearn.transforms.modules import ClipRows
 
-        return ClipRows(torch.empty(stated["shape"]))
+        return ClipRows(torch.empty(stated["shape"], device="cpu"))
 
 
 @with_plain_numbers
@@ -268,7 +273,9 @@ class Scatter(PublicTransform):
         ):
             raise _no_features(stated)
         return (
-            Scattering(transform.J, torch.empty(shape[0]), torch.empty(shape))
+            Scattering(
+                transform.J, torch.empty(shape[0], device="cpu"), torch.empty(shape, device="cpu")
+            )
             if shape
             else Scattering(transform.J)
         )

@@ -306,7 +306,8 @@ class SeparationCheck:
         """The name of the program that these examples run, and the numbers in it."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         rows = torch.tensor(
-            [example * copies + copy for example in examples for copy in range(copies)]
+            [example * copies + copy for example in examples for copy in range(copies)],
+            device="cpu",
         )
         parts = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
         tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn)

@@ -20,6 +20,7 @@ from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState
+from privlearn.core.devices import place_of
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
 from privlearn.core.temperature import GRID, NORM
@@ -53,7 +54,7 @@ class RightAnswers:
     """
 
     #: The shape and the type of one row's answer; of a row without an answer it is 0.
-    answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
+    answer: torch.Tensor = torch.zeros((), dtype=torch.int8, device="cpu")
     _trained: TrainedState
 
     def __init__(
@@ -78,7 +79,7 @@ class RightAnswers:
             y: all targets, whole numbers, shape (rows,).
             rows: the places of those that are wanted.
         """
-        rows = torch.arange(len(x)) if rows is None else rows
+        rows = torch.arange(len(x), device="cpu") if rows is None else rows
         right = self._none(len(rows))
         self._trained = TrainedState(self._model)
         with evaluating(self._model), self._trained.holding():
@@ -128,11 +129,11 @@ class RightAnswers:
         Not where a model draws random numbers in evaluation mode, too: a row less would give the
         others' to other rows.
         """
-        made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
+        made_up, device = made_up_batch(x, y, self._at_once), place_of(self._model)
         drawn = drawn_by(device)
         try:
             with unmoved(device):
-                self._score(self._together, *made_up, torch.arange(self._at_once))
+                self._score(self._together, *made_up, torch.arange(self._at_once, device="cpu"))
                 return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
         except Exception:
             return False
@@ -163,9 +164,9 @@ class RightAnswers:
             self._score(self._together, x, y, rows)
         except Exception:
             if len(rows) == 1:
-                return torch.ones(1, dtype=torch.bool)
+                return torch.ones(1, dtype=torch.bool, device="cpu")
             return torch.cat([self._find_failures(x, y, half) for half in rows.tensor_split(2)])
-        return torch.zeros(len(rows), dtype=torch.bool)
+        return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
 
     def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The answers on a few rows, each computed by itself, and with the same random numbers."""
@@ -191,7 +192,7 @@ class RightAnswers:
         self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
     ) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
-        where = _device(self._model)
+        where = place_of(self._model)
         try:
             # copies: the model may write into them
             with looking_at(where):
@@ -221,7 +222,7 @@ class Gains(RightAnswers):
     All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
     """
 
-    answer = torch.zeros(len(GRID), dtype=torch.float64)
+    answer = torch.zeros(len(GRID), dtype=torch.float64, device="cpu")
 
     def sum(
         self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
@@ -280,7 +281,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     what they were.
     """
     modes = [(module, module.training) for module in model.modules()]
-    kind = _device(model).type
+    kind = place_of(model).type
     model.eval()
     try:
         with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
@@ -288,10 +289,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 @final

@@ -60,8 +60,8 @@ def _of_axes(arguments: dict[str, Any]) -> Iterator[Checked]:
 
 
 def _of_table(arguments: dict[str, Any]) -> Iterator[Checked]:
-    table = arguments.get("weight", arguments.get("self"))
-    size = arguments["num_weights"] if "num_weights" in arguments else len(table)
+    table = arguments["weight"] if "weight" in arguments else arguments.get("self")
+    size = arguments["num_weights"] if table is None else len(table)
     yield _within(arguments["indices"], 0, size - 1)
 
 

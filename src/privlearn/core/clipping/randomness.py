@@ -167,7 +167,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
-        name = int(torch.randint(2**63 - 1, ()))
+        name = int(torch.randint(2**63 - 1, (), device="cpu"))
         kwargs = {key: None if key == "generator" else value for key, value in kwargs.items()}
         if func not in _FILLS:
             return self._draw_from_seed(func, args, kwargs, name)
@@ -336,7 +336,7 @@ _FILLS: dict[Any, str] = {
 
 def fresh_key() -> bytes:
     """16 bytes from PyTorch's own generator."""
-    return torch.randint(256, (_BLOCK,), dtype=torch.uint8).numpy().tobytes()
+    return torch.randint(256, (_BLOCK,), dtype=torch.uint8, device="cpu").numpy().tobytes()
 
 
 def drawn_by(device: torch.device) -> list[Tensor]:
@@ -355,7 +355,8 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
 
 
 def draw_from(seed: int) -> None:
-    """Put PyTorch's generators of the processor and of accelerators to `seed`, as `torch.manual_seed`.
+    """Put PyTorch's generators of the processor and of accelerators to `seed`, as
+    `torch.manual_seed`.
 
     That also asks for devices that are not there, and formats the call's stack for each:
     milliseconds, every time.

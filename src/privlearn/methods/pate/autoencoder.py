@@ -145,7 +145,7 @@ class Autoencoder(Reducer):
     @property
     def code_centre(self) -> Tensor:
         """0, the unit ball's centre."""
-        return torch.zeros(self.size, dtype=self._centre.dtype)
+        return torch.zeros(self.size, dtype=self._centre.dtype, device="cpu")
 
     @torch.no_grad()
     def encode(self, targets: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _train(
     descent = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=rate)
     encoder.train(), decoder.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(targets)).split(batch_size):  # type: ignore[no-untyped-call]
+        for rows in torch.randperm(len(targets), device="cpu").split(batch_size):  # type: ignore[no-untyped-call]
             codes = unit_ball(encoder(targets[rows]))
             out = decoder(codes + noise_std * torch.randn_like(codes))
             descent.zero_grad()

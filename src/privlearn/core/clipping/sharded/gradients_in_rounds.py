@@ -133,7 +133,9 @@ class ShardedGradients(ClippedGradients):
         blocks: Sequence[Tensor],
         clipped: Tensor,
     ) -> None:
-        parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
+        parts = self._world.parts(
+            sample.indices, [torch.zeros(1, dtype=torch.float64, device="cpu")]
+        )
         waiting = deque(
             Waiting(data, torch.from_numpy(chunk))
             for examples, _ in parts
