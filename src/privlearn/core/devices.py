@@ -34,6 +34,14 @@ def place_of(module: nn.Module) -> torch.device:
     return next((t.device for t in (*module.parameters(), *module.buffers())), PROCESSOR)
 
 
+def building() -> torch.device:
+    """Where modules of the library are built: on the processor whatever the default device is, or
+    on "meta" in a block in which they are to have no memory.
+    """
+    usual = torch.empty(0).device
+    return usual if usual.type == "meta" else PROCESSOR
+
+
 def accelerator() -> torch.device | None:
     """The accelerator of this machine that PyTorch uses; None if there is none."""
     module: Any = getattr(torch, "accelerator", None)

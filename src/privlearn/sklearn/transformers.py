@@ -275,7 +275,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
             with torch.random.fork_rng():
                 torch.manual_seed(int(streams.initialisation.integers(2**63)))
                 network = nn.Sequential(
-                    nn.Linear(features, size), nn.Tanh(), nn.Linear(size, features)
+                    nn.Linear(features, size, device="cpu"),
+                    nn.Tanh(),
+                    nn.Linear(size, features, device="cpu"),
                 )
             return dpmac(
                 plan,

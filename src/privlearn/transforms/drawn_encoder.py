@@ -20,6 +20,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.devices import building
 from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
@@ -87,13 +88,13 @@ class DrawnEncoder(nn.Module):
         """With room for so many directions."""
         weights: dict[str, Tensor] = {}
         for index, (inputs, outputs, _, size) in enumerate(_CONVOLUTIONS):
-            weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size, device="cpu")
-            weights[f"bias{index}"] = torch.empty(outputs, device="cpu")
+            weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size, device=building())
+            weights[f"bias{index}"] = torch.empty(outputs, device=building())
         return cls(
             mirrored,
             weights,
-            torch.empty(ENCODER_ANSWERS, device="cpu"),
-            torch.empty(ENCODER_ANSWERS, kept, device="cpu"),
+            torch.empty(ENCODER_ANSWERS, device=building()),
+            torch.empty(ENCODER_ANSWERS, kept, device=building()),
         )
 
     @classmethod

@@ -14,6 +14,7 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.devices import building
 from privlearn.core.streams import NoiseStream
 from privlearn.core.transform import PrivateTransform, Shape
 from privlearn.errors import BadInput
@@ -171,7 +172,7 @@ class Moments(PrivateTransform):
         from privlearn.transforms.modules import Standardise
 
         return Standardise(
-            torch.empty(stated["shape"], device="cpu"),
-            torch.empty(stated["shape"], device="cpu"),
-            torch.empty([], device="cpu"),
+            torch.empty(stated["shape"], device=building()),
+            torch.empty(stated["shape"], device=building()),
+            torch.empty([], device=building()),
         )

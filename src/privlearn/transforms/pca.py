@@ -14,6 +14,7 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.devices import building
 from privlearn.core.mechanisms.release import release
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream
@@ -145,4 +146,4 @@ class PrivatePCA(PrivateTransform):
 
         from privlearn.transforms.modules import Project
 
-        return Project(torch.empty(stated["shape"], device="cpu"))
+        return Project(torch.empty(stated["shape"], device=building()))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import checked, count
+from privlearn.core.devices import building
 from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, images, learned, projected
@@ -232,11 +233,11 @@ class RandomUnits(RowTransform):
         return cls(
             scale,
             mirrored,
-            torch.empty(coefficients, device="cpu"),
-            torch.empty(coefficients, coefficients, device="cpu"),
-            torch.empty(coefficients, units, device="cpu"),
-            torch.empty(features, device="cpu"),
-            torch.empty(features, components, device="cpu"),
+            torch.empty(coefficients, device=building()),
+            torch.empty(coefficients, coefficients, device=building()),
+            torch.empty(coefficients, units, device=building()),
+            torch.empty(features, device=building()),
+            torch.empty(features, components, device=building()),
         )
 
     @classmethod

@@ -95,10 +95,12 @@ class Rescale(PublicTransform):
         """A module with room for bounds of the stated shape."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.core.row_transform import Scale
 
         return Scale(
-            torch.empty(stated["shape"], device="cpu"), torch.empty(stated["shape"], device="cpu")
+            torch.empty(stated["shape"], device=building()),
+            torch.empty(stated["shape"], device=building()),
         )
 
 
@@ -156,9 +158,10 @@ class Centre(PublicTransform):
         """A module with room for its places."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Centred
 
-        return Centred(torch.empty(stated["shape"], device="cpu"))
+        return Centred(torch.empty(stated["shape"], device=building()))
 
 
 @with_plain_numbers
@@ -202,9 +205,10 @@ class ClipToNorm(PublicTransform):
         """A module with room for a norm."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import ClipRows
 
-        return ClipRows(torch.empty(stated["shape"], device="cpu"))
+        return ClipRows(torch.empty(stated["shape"], device=building()))
 
 
 @with_plain_numbers
@@ -263,6 +267,7 @@ class Scatter(PublicTransform):
         """A module with room for the directions that it keeps."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.scattering import Scattering
 
         transform, shape = parse(stated["spec"][:80]), stated["shape"]
@@ -274,7 +279,9 @@ class Scatter(PublicTransform):
             raise _no_features(stated)
         return (
             Scattering(
-                transform.J, torch.empty(shape[0], device="cpu"), torch.empty(shape, device="cpu")
+                transform.J,
+                torch.empty(shape[0], device=building()),
+                torch.empty(shape, device=building()),
             )
             if shape
             else Scattering(transform.J)

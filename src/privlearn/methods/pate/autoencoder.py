@@ -103,15 +103,15 @@ class Autoencoder(Reducer):
             if encoder is None:
                 encoder = nn.Sequential(
                     nn.Flatten(),
-                    nn.Linear(numbers, _HIDDEN),
+                    nn.Linear(numbers, _HIDDEN, device="cpu"),
                     nn.ReLU(),
-                    nn.Linear(_HIDDEN, size + 1),
+                    nn.Linear(_HIDDEN, size + 1, device="cpu"),
                 )
             if decoder is None:
                 decoder = nn.Sequential(
-                    nn.Linear(size, _HIDDEN),
+                    nn.Linear(size, _HIDDEN, device="cpu"),
                     nn.ReLU(),
-                    nn.Linear(_HIDDEN, numbers),
+                    nn.Linear(_HIDDEN, numbers, device="cpu"),
                     nn.Unflatten(1, shape),
                 )
             _require_fit(encoder, decoder, targets[:2], size)
