@@ -110,12 +110,8 @@ def audit(
             "to attack your own model give model, loss and data: expected all three, or none"
         )
     if model is None:
-        model, loss, data, canary = (
-            nn.Linear(1, 1, device="cpu"),
-            _product,
-            _others(sampler),
-            ([1.0], 1.0),
-        )
+        model, loss = nn.Linear(1, 1, device="cpu"), _product
+        data, canary = _others(sampler), ([1.0], 1.0)
     else:
         assert data is not None
         warn_of_rows(data)

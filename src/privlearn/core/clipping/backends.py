@@ -47,6 +47,7 @@ from privlearn.core.clipping.separation.axis_rules import ExampleAxis
 from privlearn.core.clipping.separation.program import Constants
 from privlearn.core.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
 from privlearn.core.devices import PROCESSOR
+from privlearn.core.memory import is_of_memory
 from privlearn.errors import PrivlearnError, first_line
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss,
@@ -421,6 +422,8 @@ class PerOperation:
         except PrivlearnError:
             raise
         except Exception as error:  # the same pass went well unobserved, so no row is at fault
+            if is_of_memory(error):
+                raise
             raise NotLayerwise(
                 f"whether its examples are kept apart can't be told: {first_line(error)}"
             ) from error

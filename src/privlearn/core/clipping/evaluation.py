@@ -21,6 +21,7 @@ from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState
 from privlearn.core.devices import place_of
+from privlearn.core.memory import is_of_memory, require_memory
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
 from privlearn.core.temperature import GRID, NORM
@@ -154,7 +155,9 @@ class RightAnswers:
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
             right = self._score(self._together, x, y, rows.where(fine, rows[fine][0]))
-        except Exception:
+        except Exception as error:
+            if is_of_memory(error):  # each fits by itself
+                return self._one_by_one(x, y, rows[:few])
             return self._none(few)
         return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
 
@@ -162,8 +165,9 @@ class RightAnswers:
         """On which of `rows` the model fails: halving finds them."""
         try:
             self._score(self._together, x, y, rows)
-        except Exception:
+        except Exception as error:
             if len(rows) == 1:
+                require_memory(error)
                 return torch.ones(1, dtype=torch.bool, device="cpu")
             return torch.cat([self._find_failures(x, y, half) for half in rows.tensor_split(2)])
         return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
@@ -176,7 +180,8 @@ class RightAnswers:
         draw_from(0)
         try:
             return self._score(self._model, x, y, row)
-        except Exception:
+        except Exception as error:
+            require_memory(error)
             return self._none(1)
 
     def _none(self, rows: int) -> Tensor:
@@ -255,12 +260,11 @@ class Gains(RightAnswers):
     def _of(self, rows: Rows, places: Tensor) -> Tensor:
         try:
             x, y = rows.fetch(places)
-        except Exception:
-            return (
-                self._none(1)
-                if len(places) == 1
-                else torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
-            )
+        except Exception as error:
+            if len(places) == 1:
+                require_memory(error)
+                return self._none(1)
+            return torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
         return self(x, y)
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:

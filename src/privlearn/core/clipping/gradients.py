@@ -45,6 +45,7 @@ from privlearn.core.clipping.per_example import ExampleGradients, padded, settle
 from privlearn.core.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
 from privlearn.core.clipping.sharded.models import is_sharded, require_whole
 from privlearn.core.devices import add_rows
+from privlearn.core.memory import require_memory
 from privlearn.core.precision import single_precision
 from privlearn.core.processes import Share, World
 from privlearn.core.rows import Rows, TensorRows, digests
@@ -463,7 +464,8 @@ class ClippedGradients:
             before = self._random.active
             try:
                 self._ways[key] = self._choose(rows)
-            except Exception:
+            except Exception as error:
+                require_memory(error)
                 self._ways[key] = None
             self._random.active = before or self._random.active
         if (known := self._ways[key]) is not None:
@@ -478,9 +480,11 @@ class ClippedGradients:
         """
         try:
             gradients, losses, squares, finite = self._finite(data, rows)
-        except Exception:
+        except Exception as error:
             # One of them can't be fetched or computed (a label that the loss refuses): halves find
-            # it; it adds nothing.
+            # it; it adds nothing. Halves may also fit into memory where all together do not.
+            if len(rows) == 1:
+                require_memory(error)
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return

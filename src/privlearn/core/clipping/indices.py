@@ -25,13 +25,19 @@ from privlearn.core.devices import on_processor
 
 #: What is wrong; the same words whatever the index is, and whichever operation took it.
 OUT_OF_RANGE = "an index or a target is out of range"
-#: A tensor, which of its numbers are in range, and what stands in for the others.
-Checked = tuple[Tensor, Tensor, float]
+#: A tensor, and the same with numbers in range.
+Checked = tuple[Tensor, Tensor]
 
 
 def _within(values: Tensor, low: float, high: float) -> Checked:
-    """Numbers from `low` to `high`, inclusive."""
-    return values, (values >= low) & (values <= high), max(low, 0)
+    """Numbers from `low` to `high`, inclusive.
+
+    Raises:
+        IndexError: there are none.
+    """
+    if high < low and values.numel():
+        raise IndexError(OUT_OF_RANGE)
+    return values, values.clamp(low, high)
 
 
 def _along(arguments: dict[str, Any], wraps: bool = False) -> Iterator[Checked]:
@@ -73,11 +79,10 @@ def _of_bags(arguments: dict[str, Any]) -> Iterator[Checked]:
 
 def _of_classes(arguments: dict[str, Any]) -> Iterator[Checked]:
     scores, target = arguments["self"], arguments["target"]
-    axis = 1 if scores.dim() > 1 else 0
-    target, fits, low = _within(target, 0, scores.shape[axis] - 1)
+    _, within = _within(target, 0, scores.shape[1 if scores.dim() > 1 else 0] - 1)
     if "ignore_index" in arguments:
-        fits = fits | (target == arguments["ignore_index"])
-    yield target, fits, low
+        within = within.where(target != arguments["ignore_index"], target)
+    yield target, within
 
 
 def _of_several_classes(arguments: dict[str, Any]) -> Iterator[Checked]:
@@ -89,7 +94,7 @@ def _of_chances(arguments: dict[str, Any]) -> Iterator[Checked]:
     """Probabilities; NaN is none."""
     for name in ("self", "target", "p"):
         if isinstance(values := arguments.get(name), Tensor):
-            yield _within(values, 0, 1)
+            yield values, values.clamp(0, 1).nan_to_num()
 
 
 def _of_weights(arguments: dict[str, Any]) -> Iterator[Checked]:
@@ -97,7 +102,7 @@ def _of_weights(arguments: dict[str, Any]) -> Iterator[Checked]:
     weights = arguments["self"]
     fits = weights.isfinite() & (weights >= 0)
     fits = fits & (weights.where(fits, 1).sum(-1, keepdim=True) > 0)
-    yield weights, fits, 1
+    yield weights, weights.where(fits, 1)
 
 
 def _of_pooled(arguments: dict[str, Any]) -> Iterator[Checked]:
@@ -192,9 +197,8 @@ class Indices:
             return _Looking(self)
         return nullcontext()
 
-    def see(self, fits: Tensor) -> None:
-        """Note whether all is in range."""
-        outside = ~fits.all()
+    def see(self, outside: Tensor) -> None:
+        """Note whether something is out of range."""
         if self._waits:
             if outside.item():
                 raise IndexError(OUT_OF_RANGE)
@@ -231,11 +235,10 @@ class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         check = RANGES.get(func.overloadpacket.__name__.removesuffix("_"))
         if check is not None:
-            for values, fits, usual in check(_arguments(func, args, kwargs)):
-                if on_processor(values):
-                    continue
-                self._indices.see(fits)
-                overwrite(values, values.where(fits, usual))
+            for values, within in check(_arguments(func, args, kwargs)):
+                if not on_processor(values):
+                    self._indices.see((within != values).any())
+                    overwrite(values, within)
             return func(*args, **kwargs)
         if func._can_decompose() and _is_composite(func):  # in inference mode
             with self:

@@ -32,6 +32,7 @@ from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.randomness import drawn_by
 from privlearn.core.clipping.separation.tracker import Coupled, CoupledElsewhere
 from privlearn.core.clipping.sharded.groups import Groups, OtherFailed, Shards
+from privlearn.core.memory import require_memory
 from privlearn.core.processes import Share
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
@@ -197,6 +198,8 @@ class ShardedGradients(ClippedGradients):
             if isinstance(error, NotLayerwise) and part.path + 1 < len(self._paths):
                 waiting.appendleft(replace(part, path=part.path + 1))
             else:
+                if len(part.rows) == 1:
+                    require_memory(error)
                 self._split(part, waiting)
             return nothing
         if part is None:
@@ -227,7 +230,9 @@ class ShardedGradients(ClippedGradients):
                 if part is None
                 else self._take(part.data, part.rows if part.at is None else part.at)
             )
-        except Exception:
+        except Exception as error:
+            if part is not None and len(part.rows) == 1:
+                require_memory(error)
             return None
 
     def _split(self, part: Waiting, waiting: deque[Waiting]) -> None:
