@@ -53,14 +53,14 @@ def accelerator() -> torch.device | None:
 
 def usual_device() -> torch.device:
     """The first accelerator, or the processor if there is none."""
-    found = accelerator()
-    return PROCESSOR if found is None else torch.device(found.type, 0)
+    present = accelerator()
+    return PROCESSOR if present is None else torch.device(present.type, 0)
 
 
-def expected() -> str:
+def expected_devices() -> str:
     """The devices that there are, for a message."""
-    found = accelerator()
-    return "cpu" if found is None else f"cpu or {found.type}"
+    present = accelerator()
+    return "cpu" if present is None else f"cpu or {present.type}"
 
 
 def _module(device: torch.device) -> Any:

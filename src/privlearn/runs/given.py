@@ -23,12 +23,12 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn._checks import fits, quoted, require_public
 from privlearn._display import shortened
 from privlearn._public import kinds
-from privlearn.core import devices
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.clipping.clips import Clip
 from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import Loss
+from privlearn.core.devices import expected_devices, place_of
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World, may_be_several
 from privlearn.core.rows import AllRows, Rows, TensorRows
@@ -374,14 +374,14 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
         BadInput: there is no such device here.
     """
     if given is None:
-        return devices.place_of(network)
+        return place_of(network)
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
             f"device {quoted(given)} can't be used: {first_line(error)}. Expected "
-            f"{devices.expected()}"
+            f"{expected_devices()}"
         ) from error
     return device
 

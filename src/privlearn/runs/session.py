@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
-from privlearn.core import devices
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event, compose
 from privlearn.core.accounting.guarantee import Adjacency, hollow
@@ -28,6 +27,7 @@ from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.devices import all_generator_states, set_all_generators
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -843,10 +843,10 @@ class _Charges:
 
 
 def _generators() -> list[Tensor]:
-    return [torch.get_rng_state(), *devices.all_generator_states()]
+    return [torch.get_rng_state(), *all_generator_states()]
 
 
 def _set_generators(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
-        devices.set_all_generators(states[1:])
+        set_all_generators(states[1:])

@@ -204,8 +204,8 @@ class Capture(TorchFunctionMode):
         batch: the examples.
         seen: what is known of the model's calls.
         tracker: follows the examples through the pass; None to only name the program.
-        indices: looks at the indices of each call, where the device does not; None: whoever runs
-            the pass has all of them looked at.
+        indices: looks at the indices of each call, where the device does not; None: all that runs
+            in the pass is looked at, or nothing need be.
 
     Attributes:
         program: the name of what runs.

@@ -3,8 +3,8 @@
 The processor answers a label or a token out of range with an error, so that its example adds
 nothing. CUDA ends for the whole process instead, at some later wait, which tells of the row. So on
 an accelerator indices are looked at in every operation that takes some: those out of range are
-overwritten, and a flag that stays on the device says that there were any. Whoever waits for the
-device anyway reads the flag, and raises what the processor would have raised.
+overwritten, and a flag that stays on the device says that there were any. It is read where code
+waits for the device anyway, and that code raises what the processor would have raised.
 
 Overwritten means in their own memory: so the backward pass, for which autograd keeps them, meets
 none either. Rows are copies, and what is computed with a flag is thrown away.

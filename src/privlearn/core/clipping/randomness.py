@@ -21,8 +21,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privlearn.core import devices
 from privlearn.core.clipping.layout import Layout, NotLayerwise
+from privlearn.core.devices import (
+    PROCESSOR,
+    generator_states,
+    on_processor,
+    seed_accelerator,
+    set_generator,
+)
 
 _BLOCK = 16  # bytes that AES makes at once
 _aten = torch.ops.aten
@@ -38,7 +44,7 @@ class RowRandom:
             blocks change nothing.
     """
 
-    def __init__(self, device: torch.device = devices.PROCESSOR) -> None:
+    def __init__(self, device: torch.device = PROCESSOR) -> None:
         self.active, self.device = False, device
         self._key = bytes(_BLOCK)
         self._examples: NDArray[np.uint64] = np.zeros(0, np.uint64)
@@ -111,7 +117,7 @@ class RowRandom:
 
 def _plain_attention(device: torch.device) -> AbstractContextManager[object]:
     """On an accelerator fused kernels of attention would make their masks themselves."""
-    return nullcontext() if devices.on_processor(device) else sdpa_kernel(SDPBackend.MATH)
+    return nullcontext() if on_processor(device) else sdpa_kernel(SDPBackend.MATH)
 
 
 @final
@@ -343,7 +349,7 @@ def drawn_by(device: torch.device) -> list[Tensor]:
     """Where PyTorch's generators of the processor and of `device` are."""
     return [
         torch.get_rng_state(),
-        *devices.generator_states(device),
+        *generator_states(device),
     ]
 
 
@@ -351,7 +357,7 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
     """Let PyTorch's generators draw again what they drew since they were at `drawn`."""
     torch.set_rng_state(drawn[0])
     if len(drawn) > 1:
-        devices.set_generator(device, drawn[1])
+        set_generator(device, drawn[1])
 
 
 def draw_from(seed: int) -> None:
@@ -362,7 +368,7 @@ def draw_from(seed: int) -> None:
     milliseconds, every time.
     """
     torch.default_generator.manual_seed(seed)
-    devices.seed_accelerator(seed)
+    seed_accelerator(seed)
 
 
 @contextmanager
