@@ -128,7 +128,7 @@ def test_a_look_beforehand_finds_it_and_the_device_goes_on(fault: str) -> None:
         with pytest.raises(BadInput) as refused:
             pv.dpsgd(plan(), model(), LOSS, with_fault(fault), device=device, ledger=ledger)
         refusals.append(str(refused.value).partition(": ")[0])
-        assert not ledger.releases
+        assert ledger.event == pv.Ledger().event
     assert refusals[0] == refusals[1]
     assert float(torch.ones(2, device=NAME).sum()) == 2
 
@@ -245,7 +245,14 @@ def test_other_default_devices_change_nothing(tmp_path: Path) -> None:
         loader: DataLoader[Any] = DataLoader(TensorDataset(x, y), batch_size=10)
         streams = pv.Streams.new(5)
         private = pv.make_private(
-            network, optimizer, loader, epsilon=4.0, delta=1e-5, epochs=1, streams=streams
+            network,
+            optimizer,
+            loader,
+            epsilon=4.0,
+            delta=1e-5,
+            epochs=1,
+            max_grad_norm=1.0,
+            streams=streams,
         )
         for batch in private.batches():
             private.step(batch, lambda m, b: LOSS(m(b[0]), b[1]))
