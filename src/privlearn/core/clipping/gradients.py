@@ -97,7 +97,8 @@ class ClippedGradients:
     contributes zero. Norms and sums are computed in the type of the parameters, also under
     autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the
     rounding of norms and sums (`rounding` says how much, and what is proven). Once `prepare` has
-    chosen a way, nothing is raised for what an example holds.
+    chosen a way, nothing is raised for what an example holds, but `OutOfMemory` if one by itself
+    has too little memory.
 
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get
