@@ -14,7 +14,6 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.core.devices import building
 from privlearn.core.streams import NoiseStream
 from privlearn.core.transform import PrivateTransform, Shape
 from privlearn.errors import BadInput
@@ -169,6 +168,7 @@ class Moments(PrivateTransform):
         """A transform with room for means and deviations of the stated shape."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Standardise
 
         return Standardise(

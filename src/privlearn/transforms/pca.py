@@ -14,7 +14,6 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.core.devices import building
 from privlearn.core.mechanisms.release import release
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream
@@ -144,6 +143,7 @@ class PrivatePCA(PrivateTransform):
         """A projection with room for its components, of shape (features, components)."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Project
 
         return Project(torch.empty(stated["shape"], device=building()))

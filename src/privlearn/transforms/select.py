@@ -20,7 +20,6 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event, Repeated, compose
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian, Selection, draw_epsilon
-from privlearn.core.devices import building
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream
 from privlearn.core.transform import MOST_CHOSEN, PrivateTransform, Shape
@@ -466,6 +465,7 @@ class SelectFeatures(PrivateTransform):
         """A transform with room for the places of the kept features."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Keep
 
         return Keep(torch.empty(stated["shape"], dtype=torch.int64, device=building()))
