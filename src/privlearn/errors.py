@@ -59,6 +59,10 @@ class ProcessLost(PrivlearnError):
     """
 
 
+class OutOfMemory(PrivlearnError, MemoryError):
+    """A device or the processor has too little memory for a single example."""
+
+
 class PrivacyWarning(UserWarning):
     """Something was computed for which no guarantee holds, or several releases add up; the message
     says which.

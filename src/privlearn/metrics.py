@@ -26,7 +26,9 @@ from privlearn._display import shortened
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.model_check import made_up_rows
+from privlearn.core.devices import place_of
 from privlearn.core.mechanisms.release import release
 from privlearn.core.processes import require_one_process
 from privlearn.core.sampling import FullBatch, Sample
@@ -91,7 +93,8 @@ def _of_finite_rows(make: _Make) -> _Make:
 
 def _finite(values: Any) -> Tensor:
     """Which numbers of each row are finite, shape (rows, numbers)."""
-    return torch.as_tensor(values).isfinite().reshape(len(values), -1)
+    numbers = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
+    return numbers.isfinite().reshape(len(values), -1)
 
 
 def _require_usable(what: str, usable: Tensor) -> None:
@@ -209,10 +212,11 @@ def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
     front = cast(
         list[RowTransform], list(takewhile(lambda part: isinstance(part, RowTransform), parts))
     )
-    x = encoded(front, x, finite=False)  # what was spent is spent
+    x = encoded(front, x.to(place_of(nn.Sequential(*front))), finite=False)  # it is spent
     rest = nn.Sequential(*parts[len(front) :]) if front else network
-    with torch.no_grad():
-        return torch.cat([rest(part) for part in x.split(at_once)])  # type: ignore[no-untyped-call]
+    place, split = place_of(rest), x.split(at_once)  # type: ignore[no-untyped-call]
+    with torch.no_grad(), looking_at(place):
+        return torch.cat([rest(part.to(place)).cpu() for part in split])
 
 
 @_of_finite_rows
@@ -500,16 +504,19 @@ def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:
                 f"data is {quoted(data)}, without targets: give evaluate(model, rows, targets), "
                 "or a data set of pv.Dataset or torch.utils.data (of a DataLoader loader.dataset)"
             )
-        return as_tensor(
-            data if isinstance(data, Tensor) else np.asarray(data), "the rows"
-        ), as_tensor(targets if isinstance(targets, Tensor) else np.asarray(targets), "the targets")
+        rows, known = (
+            as_tensor(values if isinstance(values, Tensor) else np.asarray(values), what).cpu()
+            for values, what in ((data, "the rows"), (targets, "the targets"))
+        )
+        return rows, known
     if targets is not None:
         raise BadInput(
             "a data set and targets were given: a data set has its own, leave the others out"
         )
     if data.x_test is None:
         raise BadInput("the data set has no test rows: give evaluate(model, rows, targets)")
-    return data.test_tensors()
+    rows, known = data.test_tensors()
+    return rows.cpu(), known.cpu()
 
 
 @checked

@@ -137,7 +137,11 @@ class Corrections:
 
     def __init__(self, reference: Tensor, order: int = 3) -> None:
         count("order", order, least=0, most=8)
-        sums = reference.sum(1) if reference.dim() > 2 and reference.numel() else torch.zeros(1)
+        sums = (
+            reference.sum(1)
+            if reference.dim() > 2 and reference.numel()
+            else torch.zeros(1, device="cpu")
+        )
         if not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
             raise BadInput(
                 f"the reference has shape {tuple(reference.shape)} and sums from "
@@ -204,9 +208,11 @@ class Corrections:
         any direction.
         """
         classes, waves = len(reference), len(self._waves)
-        gram = torch.empty((classes - 1) * waves, (classes - 1) * waves, dtype=torch.float64)
+        gram = torch.empty(
+            (classes - 1) * waves, (classes - 1) * waves, dtype=torch.float64, device="cpu"
+        )
         for label in range(1, classes):
-            raised = torch.zeros(waves, classes, self._waves.shape[1])
+            raised = torch.zeros(waves, classes, self._waves.shape[1], device="cpu")
             raised[:, label] = self._waves
             wide = reference.expand(waves, -1, -1)
             rows = slice((label - 1) * waves, label * waves)
@@ -248,7 +254,7 @@ def _waves(size: tuple[int, ...], order: int) -> Tensor:
     """Products of cosines over a volume, of at most `order` half waves together, slow ones first:
     (waves, voxels).
     """
-    places = [(torch.arange(side) + 0.5) / side for side in size]
+    places = [(torch.arange(side, device="cpu") + 0.5) / side for side in size]
     numbers = sorted(
         (sum(each), each)
         for each in product(range(order + 1), repeat=len(size))
@@ -256,7 +262,7 @@ def _waves(size: tuple[int, ...], order: int) -> Tensor:
     )
     waves = []
     for _, each in numbers:
-        wave = torch.ones(size)
+        wave = torch.ones(size, device="cpu")
         for axis, (half_waves, place) in enumerate(zip(each, places, strict=True)):
             wave = wave * torch.cos(math.pi * half_waves * place).view(
                 [-1 if at == axis else 1 for at in range(len(size))]

@@ -79,14 +79,14 @@ class Warp:
         volume's first axis.
         """
         angles = self.angle * _uniform(rows, 3)
-        matrices = torch.eye(3).expand(rows, 3, 3)
+        matrices = torch.eye(3, device="cpu").expand(rows, 3, 3)
         for at, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
-            turn = torch.eye(3).repeat(rows, 1, 1)
+            turn = torch.eye(3, device="cpu").repeat(rows, 1, 1)
             turn[:, one, one] = turn[:, other, other] = angles[:, at].cos()
             turn[:, one, other], turn[:, other, one] = -angles[:, at].sin(), angles[:, at].sin()
             matrices = matrices @ turn
         lengths = 1 + self.stretch * _uniform(rows, 3)
-        lengths[:, 2] *= torch.where(torch.rand(rows) < self.mirror, -1.0, 1.0)
+        lengths[:, 2] *= torch.where(torch.rand(rows, device="cpu") < self.mirror, -1.0, 1.0)
         return torch.cat(
             [matrices * lengths[:, None, :], self.shift * _uniform(rows, 3)[:, :, None]], 2
         )
@@ -101,14 +101,14 @@ class Warp:
                     f"patches of {self.patch} can't be cut out of volumes of "
                     f"{tuple(volumes.shape[2:])}"
                 )
-            start = int(torch.randint(size - side + 1, ()))
+            start = int(torch.randint(size - side + 1, (), device="cpu"))
             places.append(slice(start, start + side))
         return volumes[:, :, *places], maps[:, :, *places]
 
 
 def _uniform(rows: int, numbers: int) -> Tensor:
     """Numbers between -1 and 1."""
-    return 2 * torch.rand(rows, numbers) - 1
+    return 2 * torch.rand(rows, numbers, device="cpu") - 1
 
 
 _MOST_CLASSES = 1 << 16
@@ -171,7 +171,7 @@ class Training:
         )
         network.train()
         for _ in range(self.steps):
-            rows = torch.randint(len(volumes), (self.batch_size,))
+            rows = torch.randint(len(volumes), (self.batch_size,), device="cpu")
             seen, wanted = volumes[rows], maps[rows]
             if self.warp is not None:
                 seen, wanted = self.warp(seen, wanted)
@@ -286,8 +286,10 @@ class Pairs:
             volumes: shape (rows, channels, *size).
             masks: classes, whole numbers of shape (rows, *size).
         """
-        seen = torch.cat([torch.as_tensor(volumes).float(), maps_of(masks, self.classes)], 1)
-        return seen, torch.zeros(len(seen), dtype=torch.int64)
+        seen = torch.cat(
+            [torch.as_tensor(volumes, device="cpu").float(), maps_of(masks, self.classes)], 1
+        )
+        return seen, torch.zeros(len(seen), dtype=torch.int64, device="cpu")
 
     def network(self, network: nn.Module) -> nn.Module:
         """`network`, from volumes to scores, as one that hands on the maps behind its scores."""

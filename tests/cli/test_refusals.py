@@ -39,7 +39,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "unknown device": (
         (*TRAIN, "--epsilon", "4", "--device", "abacus"),
-        ("'abacus'", "cpu or cuda"),
+        ("'abacus'", "Expected cpu"),
     ),
     "unknown precision": (
         (*TRAIN, "--epsilon", "4", "--precision", "fp16"),

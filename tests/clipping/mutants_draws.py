@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant(
         "calls draw the same",
         randomness._Keyed.__torch_dispatch__,
-        "int(torch.randint(2**63 - 1, ()))",
+        'int(torch.randint(2**63 - 1, (), device="cpu"))',
         "7",
         FAIR,
     ),
@@ -140,7 +140,7 @@ MUTANTS = [
     Mutant(
         "numbers are named by counting",
         randomness._Keyed.__torch_dispatch__,
-        "int(torch.randint(2**63 - 1, ()))",
+        'int(torch.randint(2**63 - 1, (), device="cpu"))',
         "self.__dict__.setdefault('n', []).append(0) or len(self.n)",
         "check_what_is_computed_again_in_the_backward_pass_draws_the_same",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.core import precision
+from privlearn.core import devices, precision
 from tests.support.mutant import Mutant, suite_of
 
 CHECK = "check_products_are_in_single_precision_whatever_is_set"
@@ -24,9 +24,9 @@ MUTANTS = [
     ),
     Mutant(
         "convolutions are forgotten",
-        precision._settings,
-        '("matmul", "conv", "rnn")',
-        '("matmul", "rnn")',
+        devices.precision_settings,
+        "for setting in _SETTINGS",
+        'for setting in ("matmul", "rnn")',
         CHECK,
     ),
 ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn.core.tensors import move
+from privlearn.core.devices import move
 from tests.support.simulated.counts import counting
 from tests.support.simulated.device import reset
 from tests.support.simulated.memory import NAME, Limits

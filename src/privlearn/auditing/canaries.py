@@ -169,7 +169,7 @@ class _WithCanaries(nn.Module):
     def __init__(self, network: nn.Module, canaries: int) -> None:
         super().__init__()
         self.network = network
-        self.canaries = nn.Parameter(torch.zeros(canaries, 1))
+        self.canaries = nn.Parameter(torch.zeros(canaries, 1, device="cpu"))
 
 
 @final
@@ -210,10 +210,14 @@ def _rows(x: Tensor, y: Tensor, coins: Any) -> _Rows:
     numbers.
     """
     canaries = len(coins)
-    part = torch.cat([torch.zeros(len(x)), torch.from_numpy(np.where(coins, 1.0, 2.0)).float()])
-    number = torch.cat([torch.zeros(len(x), dtype=torch.int64), torch.arange(canaries)])
+    part = torch.cat(
+        [torch.zeros(len(x), device="cpu"), torch.from_numpy(np.where(coins, 1.0, 2.0)).float()]
+    )
+    number = torch.cat(
+        [torch.zeros(len(x), dtype=torch.int64, device="cpu"), torch.arange(canaries, device="cpu")]
+    )
     # any row: what a canary holds is not looked at
-    like = torch.zeros(1, dtype=torch.int64).expand(canaries)
+    like = torch.zeros(1, dtype=torch.int64, device="cpu").expand(canaries)
     return _Rows(torch.cat([x, x[like]]), torch.cat([y, y[like]]), number, part)
 
 

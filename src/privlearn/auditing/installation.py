@@ -127,7 +127,10 @@ def _keys_are_fresh() -> str:
 
 
 def _noise_is_gaussian() -> str:
-    for network in (nn.Linear(1024, 1024, bias=False), nn.Linear(1024, 1024, bias=False).double()):
+    for network in (
+        nn.Linear(1024, 1024, bias=False, device="cpu"),
+        nn.Linear(1024, 1024, bias=False, device="cpu").double(),
+    ):
         draws = _noise(network, Streams.new())
         _looks_normal(draws)
         beside = float((draws[:-1] * draws[1:]).mean() * math.sqrt(len(draws)))
@@ -142,7 +145,7 @@ def _noise_is_gaussian() -> str:
 
 
 def _noise_on_a_grid_is_gaussian() -> str:
-    _looks_normal(_noise(nn.Linear(512, 512, bias=False), Streams.new(discrete=True)))
+    _looks_normal(_noise(nn.Linear(512, 512, bias=False, device="cpu"), Streams.new(discrete=True)))
     return "2^18 draws"
 
 
@@ -151,7 +154,7 @@ def _noise(network: nn.Linear, streams: Streams) -> Floats:
     norm 1.
     """
     (sample,) = FullBatch().draw(1)
-    x = torch.zeros(1, network.in_features, dtype=network.weight.dtype)
+    x = torch.zeros(1, network.in_features, dtype=network.weight.dtype, device="cpu")
     total = ClippedGradients(
         network, lambda outputs, _: outputs.sum(1), Flat(1.0), Adjacency.ZERO_OUT
     )(sample, x, x)
@@ -206,8 +209,11 @@ class _Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolution, self.norm = nn.Conv1d(3, 4, 3), nn.LayerNorm(16)
-        self.last = nn.Linear(16, 5)
+        self.convolution, self.norm = (
+            nn.Conv1d(3, 4, 3, device="cpu"),
+            nn.LayerNorm(16, device="cpu"),
+        )
+        self.last = nn.Linear(16, 5, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of rows of shape (3, 6)."""
@@ -218,7 +224,10 @@ class _Network(nn.Module):
 def _clipped_sums_are_those_of_single_examples() -> str:
     generator = torch.Generator().manual_seed(1)
     network, loss, norm = _Network(), nn.CrossEntropyLoss(reduction="none"), 0.5
-    x, y = torch.randn(9, 3, 6, generator=generator), torch.randint(5, (9,), generator=generator)
+    x, y = (
+        torch.randn(9, 3, 6, generator=generator, device="cpu"),
+        torch.randint(5, (9,), generator=generator, device="cpu"),
+    )
     parameters = list(network.parameters())
     expected = [torch.zeros_like(parameter) for parameter in parameters]
     for row in range(9):
@@ -241,9 +250,12 @@ def _clipped_sums_are_those_of_single_examples() -> str:
 def _a_refusal_comes_before_noise() -> str:
     streams, ledger = Streams.new(), Ledger(Budget(epsilon=0.1, delta=1e-5))
     (sample,) = FullBatch().draw(1)
-    x = torch.zeros(1, 2)
+    x = torch.zeros(1, 2, device="cpu")
     total = ClippedGradients(
-        nn.Linear(2, 1), lambda outputs, _: outputs[:, 0], Flat(1.0), Adjacency.ZERO_OUT
+        nn.Linear(2, 1, device="cpu"),
+        lambda outputs, _: outputs[:, 0],
+        Flat(1.0),
+        Adjacency.ZERO_OUT,
     )(sample, x, x)
     try:
         release(total, noise_multiplier=1.0, ledger=ledger, stream=streams.noise)
@@ -256,7 +268,7 @@ def _a_refusal_comes_before_noise() -> str:
 def _what_is_published_verifies() -> str:
     plan = Plan(FullBatch(), 2, Constant(2.0), examples=8)
     data = Dataset(np.eye(8, 3, dtype=np.float32), np.arange(8) % 2, classes=2)
-    result = dpsgd(plan, nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"), data)
+    result = dpsgd(plan, nn.Linear(3, 2, device="cpu"), nn.CrossEntropyLoss(reduction="none"), data)
     with tempfile.TemporaryDirectory() as place:
         out = publish(result, Path(place) / "model", delta=1e-5)
         _require(verify(out).ok, "; ".join(verify(out).problems))

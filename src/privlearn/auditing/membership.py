@@ -26,6 +26,7 @@ from privlearn.auditing.report import Audit, Detected
 from privlearn.auditing.steps import warn_of_rows
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.tradeoff import TradeOff
+from privlearn.core.devices import place_of
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
@@ -134,7 +135,9 @@ def log_odds(model: Any, x: Tensor, y: Tensor) -> Tensor:
             "inputs, targets"
         )
     model.eval()
-    logits = torch.cat([model(part).detach().cpu().double() for part in torch.split(x, _ROWS)])
+    logits = torch.cat(
+        [model(part.to(place_of(model))).detach().cpu().double() for part in torch.split(x, _ROWS)]
+    )
     if logits.ndim == 1 or logits.shape[1] == 1:
         return logits.reshape(-1) * (2 * y - 1)
     label_logits = logits.gather(1, y[:, None])

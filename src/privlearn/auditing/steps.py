@@ -110,7 +110,8 @@ def audit(
             "to attack your own model give model, loss and data: expected all three, or none"
         )
     if model is None:
-        model, loss, data, canary = nn.Linear(1, 1), _product, _others(sampler), ([1.0], 1.0)
+        model, loss = nn.Linear(1, 1, device="cpu"), _product
+        data, canary = _others(sampler), ([1.0], 1.0)
     else:
         assert data is not None
         warn_of_rows(data)
@@ -218,8 +219,8 @@ def _neighbours(
         canary_row, x, y = (x[:1], y[:1]), x[1:], y[1:]
     else:
         canary_row = (
-            torch.as_tensor(canary[0]).to(x.dtype)[None],
-            torch.as_tensor(canary[1]).to(y.dtype)[None],
+            torch.as_tensor(canary[0], device="cpu").to(x.dtype)[None],
+            torch.as_tensor(canary[1], device="cpu").to(y.dtype)[None],
         )
     if not len(x):
         raise BadInput("data have one example, which is the canary: give at least one other")

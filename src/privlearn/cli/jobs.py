@@ -485,7 +485,7 @@ def _require_rows(features: PublicTransform, data: Dataset) -> None:
     shape = tuple(data.x.shape[1:])
     module = features.module(shape, cache() / "directions", _say_that_it_learns)
     try:
-        module(torch.zeros(1, *shape))
+        module(torch.zeros(1, *shape, device="cpu"))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"features {features.spec} can't be made of rows of shape {shape}: "

@@ -130,7 +130,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(str(request.model))
         made_up = network_for(settled, data, Streams.new(0), shape)
-        require_per_example(made_up, torch.zeros(1, *shape), explain=name_meeting)
+        require_per_example(made_up, torch.zeros(1, *shape, device="cpu"), explain=name_meeting)
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from privlearn.core.devices import precision_settings
+
 #: PyTorch's name of full precision.
 _FULL = "ieee"
 
@@ -37,11 +39,4 @@ def single_precision(device: torch.device) -> Iterator[None]:
 
 @lru_cache
 def _settings(kind: str) -> list[Any]:
-    """What decides on products on a kind of device; of versions of PyTorch before 2.9 nothing."""
-    backends: Any = torch.backends
-    if kind == "cuda":
-        places = [(backends.cuda, "matmul"), (backends.cudnn, "conv"), (backends.cudnn, "rnn")]
-    else:
-        places = [(backends.mkldnn, name) for name in ("matmul", "conv", "rnn")]
-    every = (getattr(place, name, None) for place, name in places)
-    return [setting for setting in every if hasattr(setting, "fp32_precision")]
+    return precision_settings(kind)

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from privlearn._checks import quoted
-from privlearn.core.tensors import as_tensor, move
+from privlearn.core.devices import move
+from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
 
 #: Threads that read memory-mapped rows: disks serve several requests at once.

@@ -9,22 +9,7 @@ import numpy as np
 from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-
-#: Kinds of devices that read pinned memory of the host by themselves, while the host goes on.
-_READING_PINNED = ("cuda",)
-
-
-def move(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor` on `device`; where that reads pinned memory, the host does not wait for the copy."""
-    if tensor.device.type != "cpu" or device.type not in _READING_PINNED:
-        return tensor.to(device)
-    try:
-        pinned = tensor.pin_memory()
-    except RuntimeError:  # a system may refuse it, and rows that fail would count as absent
-        return tensor.to(device)
-    return pinned.to(device, non_blocking=True)
 
 
 def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = False) -> Tensor:

@@ -350,8 +350,8 @@ class Dataset:
         """The declared bounds as float32 tensors."""
         import torch
 
-        return torch.as_tensor(self.low, dtype=torch.float32), torch.as_tensor(
-            self.high, dtype=torch.float32
+        return torch.as_tensor(self.low, dtype=torch.float32, device="cpu"), torch.as_tensor(
+            self.high, dtype=torch.float32, device="cpu"
         )
 
 

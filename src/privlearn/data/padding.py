@@ -164,7 +164,7 @@ def _place(
     rows: Sequence[Tensor], shape: tuple[int, ...], axes: tuple[tuple[int, bool], ...], fill: Any
 ) -> Tensor:
     """Rows, each in its place of a tensor of this shape."""
-    batch = torch.full(shape, fill, dtype=rows[0].dtype)
+    batch = torch.full(shape, fill, dtype=rows[0].dtype, device="cpu")
     before = dict(axes)
     for number, row in enumerate(rows):
         place = tuple(

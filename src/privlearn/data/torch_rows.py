@@ -345,7 +345,7 @@ def _tensors_of(dataset: Any) -> list[Tensor] | None:
     if type(dataset) is TensorDataset:
         return list(dataset.tensors)
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
-        places = torch.as_tensor(dataset.indices)
+        places = torch.as_tensor(dataset.indices, device="cpu")
         return [tensor[places] for tensor in dataset.dataset.tensors]
     return None
 
@@ -359,7 +359,7 @@ def _refusal(does: str, why: str) -> BadInput:
 
 def _tensor(value: Any, part: str, number: int) -> Tensor:
     try:
-        tensor: Tensor = torch.as_tensor(value).detach()
+        tensor: Tensor = torch.as_tensor(value, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
             f"the {part} of row {number} is {_describe(value)}: expected a tensor, an array or a "
@@ -427,7 +427,7 @@ def check_rows(
 def _trouble(rows: Rows, number: int) -> str:
     """Why a row can't be used; empty if it can."""
     try:
-        leaves = rows.fetch(torch.tensor([number]))
+        leaves = rows.fetch(torch.tensor([number], device="cpu"))
     except Exception as error:
         return f"{type(error).__name__}: {first_line(error)}"
     differs = [

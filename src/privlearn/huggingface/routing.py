@@ -16,6 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from privlearn.core.clipping.capture import Call, Capture
 from privlearn.core.clipping.operations import RULES
 from privlearn.core.clipping.row_norms import row_norms
+from privlearn.core.devices import add_rows
 
 #: So many numbers of products are formed at once; if those of all examples are no more, they are
 #: kept from the norms to the sum.
@@ -91,7 +92,7 @@ class RoutedProducts:
         self._products: Tensor | None = None
         squares = torch.zeros(self._batch, dtype=torch.float64, device=left.device)
         for part, products in self._formed():
-            squares.index_add_(0, self._keys[part] // total, row_norms(products).square())
+            add_rows(squares, self._keys[part] // total, row_norms(products).square())
             self._products = products if len(products) == len(self._keys) else None
         self.squares = squares
         self.nbytes = sum(t.nbytes for t in (left, right, self._products) if t is not None)
@@ -112,7 +113,7 @@ class RoutedProducts:
         """Every product, or terms that cancel would leave more rounding than their norm tells."""
         for part, products in self._formed():
             owners, experts = self._keys[part] // self._shape[0], self._keys[part] % self._shape[0]
-            into.index_add_(0, experts, products.to(into.dtype) * weights[owners, None, None])
+            add_rows(into, experts, products.to(into.dtype) * weights[owners, None, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, *parameter)."""

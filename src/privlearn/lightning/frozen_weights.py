@@ -57,7 +57,7 @@ class FrozenWeights:
 
     def _first_numbers(self) -> Tensor:
         parts = self._parts()
-        return torch.cat(parts) if parts else torch.zeros(0)
+        return torch.cat(parts) if parts else torch.zeros(0, device="cpu")
 
     def _parts(self) -> list[Tensor]:
         return [_begin_of(weight.detach()) for weight in self._frozen.values()]

@@ -107,7 +107,9 @@ def _read(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
-        return torch.tensor(_read(value["tensor"]), dtype=getattr(torch, value["type"]))
+        return torch.tensor(
+            _read(value["tensor"]), dtype=getattr(torch, value["type"]), device="cpu"
+        )
     if "number" in value:
         return float(value["number"])
     return {_read(key): _read(part) for key, part in value["items"]}

@@ -62,7 +62,7 @@ class StepMetrics:
     def _note(self, name: str) -> Tensor:
         """A step uses this metric: note it, and give the figure."""
         self.in_steps.add(name)
-        return torch.tensor(self.figure)
+        return torch.tensor(self.figure, device="cpu")
 
     def _kind_of_metric(self, kind: Any, name: str) -> Any:
         """A class that takes the place of a metric's own. Copies of the metric have it, too.
@@ -75,7 +75,7 @@ class StepMetrics:
             return self._note(name)
 
         def none_yet(*args: Any, **kwargs: Any) -> Tensor:
-            return torch.tensor(math.nan)
+            return torch.tensor(math.nan, device="cpu")
 
         def get_update(metric: Any) -> Any:
             if self._in_a_step():
@@ -118,7 +118,7 @@ class StepMetrics:
                     return _Figures(collection.keys(), self._note(name))
                 unused = not any(metric._update_count for metric in collection.children())
                 if attribute == "compute" and name in self.in_steps and unused:
-                    return _Figures(collection.keys(), torch.tensor(math.nan))
+                    return _Figures(collection.keys(), torch.tensor(math.nan, device="cpu"))
                 return getattr(kind, attribute)(collection, *args, **kwargs)
 
             return run

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from privlearn._figures import plain
+from privlearn.core.devices import usual_device
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput, first_line
@@ -396,7 +397,7 @@ class _PrivateSteps(Strategy):
         if self.private is None or self._logs is None or self._logged == self.private.steps_done:
             return
         epsilon = self.private.spent(self._delta).epsilon
-        self._trainer.callback_metrics[_SPENT] = torch.tensor(epsilon)
+        self._trainer.callback_metrics[_SPENT] = torch.tensor(epsilon, device="cpu")
         self._logs.to_loggers(_SPENT, epsilon, self.private.steps_done - 1)
 
     def backward(self, closure_loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -611,8 +612,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
                 {"config": config, **({} if device is None else {"device": device})}
             ).device
             settings |= {"config": replace(config, device=None)}
-        usual = "cuda:0" if torch.cuda.is_available() else "cpu"
-        super().__init__(device_of(usual if device is None else device, nn.Module()))
+        super().__init__(device_of(usual_device() if device is None else device, nn.Module()))
         self._take(
             loss,
             made_up=made_up,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn.core.devices import building
 from privlearn.errors import BadInput
 
 #: Numbers in all tables, at most.
@@ -63,14 +64,24 @@ class Boosted(nn.Module):
         super().__init__()
         self.logarithm = logarithm
         # For each column its first number, how many it has, and whether these are categories.
-        self.register_buffer("places", torch.zeros(columns, 3, dtype=torch.int64))
-        self.register_buffer("edges", torch.full((columns, max(bins - 2, 0)), math.inf))
-        self.register_buffer("members", torch.zeros(blocks, depth, dtype=torch.int64))
-        self.register_buffer("groups", torch.zeros(blocks, depth, bins, dtype=torch.int64))
-        self.register_buffer("strides", torch.zeros(blocks, depth, dtype=torch.int64))
-        self.register_buffer("scores", torch.zeros(blocks, cells, outputs))
-        self.register_buffer("base", torch.zeros(outputs))
-        self.register_buffer("limits", torch.tensor([-math.inf, math.inf]))
+        self.register_buffer(
+            "places", torch.zeros(columns, 3, dtype=torch.int64, device=building())
+        )
+        self.register_buffer(
+            "edges", torch.full((columns, max(bins - 2, 0)), math.inf, device=building())
+        )
+        self.register_buffer(
+            "members", torch.zeros(blocks, depth, dtype=torch.int64, device=building())
+        )
+        self.register_buffer(
+            "groups", torch.zeros(blocks, depth, bins, dtype=torch.int64, device=building())
+        )
+        self.register_buffer(
+            "strides", torch.zeros(blocks, depth, dtype=torch.int64, device=building())
+        )
+        self.register_buffer("scores", torch.zeros(blocks, cells, outputs, device=building()))
+        self.register_buffer("base", torch.zeros(outputs, device=building()))
+        self.register_buffer("limits", torch.tensor([-math.inf, math.inf], device=building()))
 
     @property
     def spec(self) -> str:

@@ -152,7 +152,7 @@ class ClassHead(Head):
 
         weights = None
         if request.class_weights is not None:
-            weights = torch.tensor(request.class_weights, dtype=torch.float64)
+            weights = torch.tensor(request.class_weights, dtype=torch.float64, device="cpu")
             weights = (weights / weights.max()).float().to(request.config.device or "cpu")
         smoothing = request.label_smoothing or 0.0
         return torch.nn.CrossEntropyLoss(weights, reduction="none", label_smoothing=smoothing)

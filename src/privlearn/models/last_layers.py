@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.devices import building
+
 #: Thresholds are at least so far apart, so that no class has the probability 0.
 _APART = 1e-3
 
@@ -33,8 +35,8 @@ class CumulativeLogits(nn.Module):
         super().__init__()
         thresholds = [math.log(k / (classes - k)) for k in range(1, classes)]
         gaps = [math.log(math.expm1(b - a - _APART)) for a, b in pairwise(thresholds)]
-        self.first = nn.Parameter(torch.tensor(thresholds[:1]))
-        self.gaps = nn.Parameter(torch.tensor(gaps))
+        self.first = nn.Parameter(torch.tensor(thresholds[:1], device=building()))
+        self.gaps = nn.Parameter(torch.tensor(gaps, device=building()))
 
     def forward(self, x: Tensor) -> Tensor:
         """The logarithms of the classes' probabilities, shape (rows, classes), of numbers of shape

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from privlearn._checks import require_fit, with_plain_numbers
 from privlearn._user_code import import_function
 from privlearn.core.clipping.model_check import require_shaped
+from privlearn.core.devices import building
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
 from privlearn.models.network_spec import name_of, require_spec
@@ -60,7 +61,7 @@ def build(
         return spec
     shape = tuple(input_shape)
     called = f"(input_shape={shape}, classes={classes})" if isinstance(spec, str) else f"({shape})"
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), building():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
             if isinstance(spec, str):
@@ -180,7 +181,7 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Flatten(),
     ]
     with torch.no_grad():
-        width = nn.Sequential(*body)(torch.zeros(1, *input_shape)).shape[1]
+        width = nn.Sequential(*body)(torch.zeros(1, *input_shape, device=building())).shape[1]
     return nn.Sequential(*body, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
 
 
@@ -280,16 +281,17 @@ def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module
     """
     classes, *sizes = _by_four(shape)
     inner = [side // 4 for side in sizes]
-    return nn.Sequential(
-        nn.Conv3d(classes, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool3d(2),
-        nn.Conv3d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool3d(2),
-        nn.Flatten(),
-        nn.Linear(2 * width * math.prod(inner), size + 1),
-    )
+    with building():
+        return nn.Sequential(
+            nn.Conv3d(classes, width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool3d(2),
+            nn.Conv3d(width, 2 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool3d(2),
+            nn.Flatten(),
+            nn.Linear(2 * width * math.prod(inner), size + 1),
+        )
 
 
 def volume_decoder(
@@ -307,17 +309,18 @@ def volume_decoder(
     """
     classes, *sizes = _by_four(shape)
     inner = [side // 4 for side in sizes]
-    return nn.Sequential(
-        nn.Linear(size, 2 * width * math.prod(inner)),
-        nn.ReLU(),
-        nn.Unflatten(1, (2 * width, *inner)),
-        nn.ConvTranspose3d(2 * width, width, 2, stride=2),
-        nn.ReLU(),
-        nn.ConvTranspose3d(width, width, 2, stride=2),
-        nn.ReLU(),
-        nn.Conv3d(width, classes, 3, padding=1),
-        *([] if middle is None else [_Beginning(middle)]),
-    )
+    with building():
+        return nn.Sequential(
+            nn.Linear(size, 2 * width * math.prod(inner)),
+            nn.ReLU(),
+            nn.Unflatten(1, (2 * width, *inner)),
+            nn.ConvTranspose3d(2 * width, width, 2, stride=2),
+            nn.ReLU(),
+            nn.ConvTranspose3d(width, width, 2, stride=2),
+            nn.ReLU(),
+            nn.Conv3d(width, classes, 3, padding=1),
+            *([] if middle is None else [_Beginning(middle)]),
+        )
 
 
 @final

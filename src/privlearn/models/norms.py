@@ -102,7 +102,7 @@ def _to_group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str
             f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: "
             "give a number that divides those of all norms, such as their greatest common divisor"
         )
-    group_norm = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
+    group_norm = nn.GroupNorm(groups, channels, norm.eps, norm.affine, device="cpu")
     if norm.affine:
         group_norm.weight, group_norm.bias = norm.weight, norm.bias
     return group_norm.to(norm.weight.device) if norm.affine else group_norm

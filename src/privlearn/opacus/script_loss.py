@@ -373,8 +373,8 @@ def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
     """Three rows of this shape and type; whole numbers are 0 and 1."""
     shape = (3, *like.shape[1:])
     if like.is_floating_point():
-        return torch.randn(shape, generator=generator).to(like)
-    return torch.randint(0, 2, shape, generator=generator).to(like)
+        return torch.randn(shape, generator=generator, device="cpu").to(like)
+    return torch.randint(0, 2, shape, generator=generator, device="cpu").to(like)
 
 
 def _ancestors(tape: list[Entry], waiting: list[int]) -> set[int]:

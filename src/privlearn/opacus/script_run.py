@@ -474,7 +474,7 @@ def _together(
     fetched = []
     for number in indices.tolist():
         with suppress(Exception):
-            fetched.append(rows.fetch(torch.tensor([number])))
+            fetched.append(rows.fetch(torch.tensor([number], device="cpu")))
     if padding is not None:
         examples = fetched or [tuple(rows.like)]
         equal = (
@@ -495,7 +495,7 @@ def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:
     rows = len(leaves[0])
     if not rows:
         return [leaf.new_zeros(size, *leaf.shape[1:]) for leaf in leaves], size
-    places = torch.arange(size) % rows
+    places = torch.arange(size, device="cpu") % rows
     return [leaf[places.to(leaf.device)] for leaf in leaves], size
 
 

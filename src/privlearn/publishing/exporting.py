@@ -103,4 +103,6 @@ def _scores_of(content: bytes, rows: Sequence[Tensor]) -> list[Tensor]:
     """What ONNX Runtime makes of rows."""
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return [torch.as_tensor(session.run(None, {"rows": part.numpy()})[0]) for part in rows]
+    return [
+        torch.as_tensor(session.run(None, {"rows": part.numpy()})[0], device="cpu") for part in rows
+    ]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from privlearn._checks import checked, count
 from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
+from privlearn.core.devices import place_of
 from privlearn.core.tensors import as_tensor
 from privlearn.core.transform import kinds
 from privlearn.data.encoding import columns_of
@@ -404,15 +405,14 @@ class PublishedModel(Described, nn.Sequential):
                 schema.
         """
         if is_frame(x):
-            predicted = self.predict(self._features(x)).numpy()
+            predicted = self.predict(self._features(x)).cpu().numpy()
             if self.labels:
                 cells = np.array(self.class_names)[predicted].T
                 return framed(x, dict(zip(self.labels, cells, strict=True)))
             return np.array(self.class_names)[predicted] if self.class_names else predicted
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
-        scores: Tensor = self(rows[None] if one else rows)
-        predicted = self.read(scores)[0]
+        predicted = self.read(self._scores(rows[None] if one else rows))[0]
         return predicted[0] if one else predicted
 
     def read(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -451,11 +451,11 @@ class PublishedModel(Described, nn.Sequential):
         if self.classes == 1:
             raise BadInput("the model predicts values, which have no probabilities: call predict")
         if is_frame(x):
-            columns = self.predict_proba(self._features(x)).numpy().T
+            columns = self.predict_proba(self._features(x)).cpu().numpy().T
             return framed(x, dict(zip(self.labels or self.class_names, columns, strict=True)))
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
-        scores = self.read(self(rows[None] if one else rows))[1]
+        scores = self.read(self._scores(rows[None] if one else rows))[1]
         return scores[0] if one else scores
 
     def export(self, out: str | Path) -> Path:
@@ -479,7 +479,10 @@ class PublishedModel(Described, nn.Sequential):
         if path.exists():
             raise BadInput(f"{path} exists already: give another file; nothing is overwritten")
         generator = torch.Generator().manual_seed(0)
-        rows = [torch.rand(size, *self.input_shape, generator=generator) for size in (3, 7, 1)]
+        rows = [
+            torch.rand(size, *self.input_shape, generator=generator, device="cpu")
+            for size in (3, 7, 1)
+        ]
         exporting.write_program(network, rows, path)
         return path
 
@@ -495,6 +498,11 @@ class PublishedModel(Described, nn.Sequential):
                 "schema: give an array"
             )
         return load_features(frame, self.schema).x
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        """What the model gives for rows, where these are; it may be on another device."""
+        scores: Tensor = self(rows.to(place_of(self))).to(rows.device)
+        return scores
 
     def _tensor(self, x: Any) -> Tensor:
         """Rows as in training: numbers in the type of the weights; integers stay integers where

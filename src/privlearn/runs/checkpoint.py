@@ -435,7 +435,7 @@ def whole_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(whole_text, value))}]"
     if isinstance(value, Tensor | np.ndarray):  # whose reprs leave out numbers
-        return f"{type(value).__name__} {digest_of(torch.as_tensor(value))}"
+        return f"{type(value).__name__} {digest_of(torch.as_tensor(value, device='cpu'))}"
     if not is_dataclass(value) or isinstance(value, type):
         return str(value) if isinstance(value, str) else repr(value)
     texts = (f"{field.name}={whole_text(getattr(value, field.name))}" for field in fields(value))

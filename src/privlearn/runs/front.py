@@ -75,7 +75,7 @@ def public_modules(
             with torch.no_grad():
                 row = module(row)
         else:
-            row = torch.zeros(1, *transform.output_shape(shape))
+            row = torch.zeros(1, *transform.output_shape(shape), device="cpu")
         modules.append(module)
     return modules, tuple(row.shape[1:])
 

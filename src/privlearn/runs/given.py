@@ -26,7 +26,9 @@ from privlearn._public import kinds
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.clipping.clips import Clip
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import Loss
+from privlearn.core.devices import expected_devices, place_of
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World, may_be_several
 from privlearn.core.rows import AllRows, Rows, TensorRows
@@ -219,7 +221,7 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
     """
     where = device_of(None, network)
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(), looking_at(where):
             loss(network(_ends(x).to(where)), _ends(y).to(where))
     except Exception as error:
         # the words of a refusal
@@ -372,13 +374,14 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
         BadInput: there is no such device here.
     """
     if given is None:
-        return next((p.device for p in network.parameters()), torch.device("cpu"))
+        return place_of(network)
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
-            f"device {quoted(given)} can't be used: {first_line(error)}. Expected cpu or cuda"
+            f"device {quoted(given)} can't be used: {first_line(error)}. Expected "
+            f"{expected_devices()}"
         ) from error
     return device
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FunctionType, TracebackType
 
-import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from privlearn.core.devices import accelerator, take_device
 from privlearn.errors import ProcessLost
 
 #: What torchrun tells each process.
@@ -47,11 +47,16 @@ def join() -> None:
     """
     if LEFT:
         raise ProcessLost("this process left the others after an error: start all of them again")
-    gpus = torch.cuda.is_available() and dist.is_nccl_available()
-    if gpus and "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    kind = accelerator()
+    backends = "gloo"
+    if kind is not None:
+        fast = dist.Backend.default_device_backend_map.get(kind.type, "gloo")
+        if fast != "gloo" and dist.is_backend_available(fast):
+            backends = f"cpu:gloo,{kind.type}:{fast}"
+            if "LOCAL_RANK" in os.environ:
+                take_device(kind, int(os.environ["LOCAL_RANK"]))
     with answered():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+        dist.init_process_group(backends)
     _leave_on_errors()
     JOINED.append(True)
 

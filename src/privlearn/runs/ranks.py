@@ -32,6 +32,7 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.devices import PROCESSOR, accelerator, on_processor
 from privlearn.core.processes import Part, Share, World, require_one_process
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
@@ -179,7 +180,8 @@ class Ranks(World):
         """
         if self.size == 1:
             return rows[0]
-        sent = rows.reshape(-1) if rows.is_cuda else rows.reshape(-1).to(_control())
+        sent = rows.reshape(-1)
+        sent = sent.to(_control()) if on_processor(sent) else sent
         received = torch.empty_like(sent)
         with answered():
             dist.all_to_all_single(received, sent)
@@ -199,7 +201,7 @@ class Ranks(World):
 
     def any(self, here: bool) -> bool:
         """Whether it is so in one of the processes."""
-        return bool(self.total(torch.tensor(float(here), dtype=torch.float64)))
+        return bool(self.total(torch.tensor(float(here), dtype=torch.float64, device="cpu")))
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of
@@ -318,7 +320,7 @@ class Ranks(World):
             detached = tensor.detach()
             sent = (
                 detached.to(_control()).contiguous()
-                if detached.device.type == "cpu"
+                if on_processor(detached)
                 else detached.contiguous()
             )
             with answered():
@@ -387,7 +389,7 @@ class Slice:
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         parts = [part.to(kind) for part in self.sums[: len(sizes)]]
         sent = torch.cat([*parts, parts[0].new_zeros(self.widths(sizes)[-1])])
-        sent = sent if sent.is_cuda else sent.to(_control())
+        sent = sent.to(_control()) if on_processor(sent) else sent
         every = sent.new_empty(self.processes, self.width)
         with answered():
             dist.all_gather(list(every), sent)
@@ -407,8 +409,9 @@ _ALIKE = "all have to run the same script with the same arguments. This run ends
 
 
 def _control() -> torch.device:
-    """Where small tensors are compared: the processor, unless the group knows GPUs only."""
-    return torch.device("cpu" if "cpu" in str(dist.get_backend_config()) else "cuda")
+    """Where small tensors are compared: the processor, unless the group knows accelerators only."""
+    known = PROCESSOR.type in str(dist.get_backend_config())
+    return PROCESSOR if known else accelerator() or PROCESSOR
 
 
 def _digest(value: bytes) -> bytes:

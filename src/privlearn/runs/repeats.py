@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from privlearn.core.devices import on_processor
 from privlearn.core.processes import World
 from privlearn.errors import BadInput
 
@@ -140,14 +141,16 @@ def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
         totals += _add_up(words, before + start * each)
         before += whole * each
     added = int(torch.stack(totals).sum()) if totals else 0  # waited for once
-    return torch.tensor([added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64)
+    return torch.tensor(
+        [added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64, device="cpu"
+    )
 
 
 def _add_up(words: Tensor, start: int) -> list[Tensor]:
     """Sums of words that begin at place `start`, each mixed and times the number of its place;
     modulo 2^64.
     """
-    columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[words.is_cuda]
+    columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[not on_processor(words)]
     rows = _odd(1, 1 << ((start + len(words)) // _WIDTH).bit_length(), torch.int64, words.device)
     totals, at = [], 0
     while at < len(words):
@@ -170,7 +173,9 @@ def _odd(seed: int, size: int, dtype: torch.dtype, device: torch.device) -> Tens
     """So many fixed random odd numbers, of which the first are the same for any size."""
     made_up = torch.Generator().manual_seed(seed)
     bits = torch.iinfo(dtype).bits - 1
-    drawn = torch.randint(-(2**bits), 2**bits - 1, (size,), generator=made_up, dtype=dtype)
+    drawn = torch.randint(
+        -(2**bits), 2**bits - 1, (size,), generator=made_up, dtype=dtype, device="cpu"
+    )
     return (drawn | 1).to(device)
 
 

@@ -21,6 +21,7 @@ from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.losses import Loss
+from privlearn.core.devices import on_processor
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -311,9 +312,9 @@ class Diagnostics:
         """Some of its examples' losses and gradient norms."""
         self._rows += len(losses)
         loss, clipped = losses.sum(dtype=torch.float64), (norms > self.clip_norm).sum()
-        on_processor = losses.device.type == "cpu"
-        self._loss = self._loss + (float(loss) if on_processor else loss)
-        self._clipped = self._clipped + (int(clipped) if on_processor else clipped)
+        here = on_processor(losses)
+        self._loss = self._loss + (float(loss) if here else loss)
+        self._clipped = self._clipped + (int(clipped) if here else clipped)
 
     def batch(self) -> Callable[[], dict[str, float]]:
         """Gives the same figures of the last batch, and how many examples it had; those of none are

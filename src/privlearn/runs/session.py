@@ -27,6 +27,7 @@ from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.devices import all_generator_states, set_all_generators
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -842,13 +843,10 @@ class _Charges:
 
 
 def _generators() -> list[Tensor]:
-    return [
-        torch.get_rng_state(),
-        *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []),
-    ]
+    return [torch.get_rng_state(), *all_generator_states()]
 
 
 def _set_generators(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])
+        set_all_generators(states[1:])

@@ -212,6 +212,6 @@ class FittedTeachers(Teachers):
         for estimator in self._estimators:
             try:
                 said = np.asarray(estimator.predict(rows)).tolist()
-                yield torch.tensor([numbers.get(label, -1) for label in said])
+                yield torch.tensor([numbers.get(label, -1) for label in said], device="cpu")
             except Exception:  # of which nothing may be seen: it may follow from a private row
                 yield None

@@ -275,7 +275,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
             with torch.random.fork_rng():
                 torch.manual_seed(int(streams.initialisation.integers(2**63)))
                 network = nn.Sequential(
-                    nn.Linear(features, size), nn.Tanh(), nn.Linear(size, features)
+                    nn.Linear(features, size, device="cpu"),
+                    nn.Tanh(),
+                    nn.Linear(size, features, device="cpu"),
                 )
             return dpmac(
                 plan,
@@ -313,7 +315,9 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         *_, last = self._layers()
         middle, half = self._units()
         with torch.no_grad():
-            return np.asarray(middle + half * last(torch.as_tensor(X, dtype=torch.float64)).numpy())
+            return np.asarray(
+                middle + half * last(torch.as_tensor(X, dtype=torch.float64, device="cpu")).numpy()
+            )
 
     @property
     def _n_features_out(self) -> int:

@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Loss
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.randomness import drawn_by, generators_at
 from privlearn.core.clipping.sharded.models import is_sharded
+from privlearn.core.devices import place_of
 from privlearn.core.rows import Rows, nested
 from privlearn.errors import NotPerExample
 from privlearn.training.loop_losses import ModelLoss, WrappedLoss, unwrapped
@@ -204,11 +206,12 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
         return loss
     shape = BatchShape.of(rows, loss)
     leaves = shape.made_up(made_up_rows(rows.like, shape.inputs, max(_SIZES)))
-    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    device = place_of(model)
 
     def computed(call: Callable[[Any, Any], Any], size: int) -> Any:
         batch = nested([leaf[:size].clone().to(device) for leaf in leaves], rows.structure)
-        return call(model, batch)
+        with looking_at(device):
+            return call(model, batch)
 
     def taken(size: int) -> _OverEachExample:
         over = _OverEachExample(size, ())

@@ -177,7 +177,7 @@ class _SumOfLosses(nn.Module):
         """A number."""
         rows = self._batch.rows
         where = next(self.model.parameters()).device
-        leaves = [leaf.to(where) for leaf in rows.fetch(torch.tensor([number]))]
+        leaves = [leaf.to(where) for leaf in rows.fetch(torch.tensor([number], device="cpu"))]
         loss: Any = self._loss
         total: Tensor = loss(self.model, nested(leaves, rows.structure)).sum()
         return total

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.randomness import RowRandom
@@ -104,7 +105,7 @@ def _draws_of(rows: Rows) -> RowRandom:
     random = RowRandom()
     random.active = True
     random.begin(np.random.default_rng(_SEED).bytes(16))
-    random.take(rows.identities(torch.arange(_EXAMPLES)))
+    random.take(rows.identities(torch.arange(_EXAMPLES, device="cpu")))
     return random
 
 
@@ -122,7 +123,7 @@ def _by_autograd(
     sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
     for row in range(_EXAMPLES):
         try:
-            with torch.enable_grad(), random.alone(row):
+            with torch.enable_grad(), random.alone(row), looking_at(made_up[0].device):
                 total_loss = losses_of(
                     model, loss, [leaf[row : row + 1] for leaf in made_up], shape
                 ).sum()

@@ -7,7 +7,6 @@ is tried follows from the shapes and types of rows alone, never from what a row 
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.randomness import generators_at
 from privlearn.core.clipping.sharded.models import is_sharded
+from privlearn.core.devices import place_of
 from privlearn.core.rows import Rows
 from privlearn.errors import PrivlearnError, first_line
 from privlearn.training.loop_losses import with_made_up
@@ -156,9 +157,6 @@ def _tried(
 class _Trial:
     """Tries a loss on made-up rows.
 
-    An index or a target out of range ends CUDA for the whole process: where the batch has several
-    tensors of floats, of which one may be such a target, it is tried on the processor.
-
     Attributes:
         goes_on: whether other values may help.
     """
@@ -167,9 +165,7 @@ class _Trial:
         self, model: nn.Module, loss: Loss, like: Sequence[Tensor], shape: BatchShape
     ) -> None:
         self._loss, self._shape, self.goes_on = loss, shape, True
-        device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-        if device.type != "cpu" and sum(leaf.is_floating_point() for leaf in like) > 1:
-            model, device = copy.deepcopy(model).cpu(), torch.device("cpu")
+        device = place_of(model)
         self._model, self._fixed = model, FrozenState(model, loss)
         self._rows: Leaves = tuple(
             leaf.to(device) for leaf in made_up_rows(like, shape.inputs, _EXAMPLES)
@@ -183,6 +179,7 @@ class _Trial:
             with (
                 self._fixed.holding(),
                 generators_at(0),
+                looking_at(self._rows[0].device),
                 torch.no_grad(),
                 warnings.catch_warnings(action="ignore"),
             ):

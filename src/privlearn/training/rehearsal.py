@@ -24,6 +24,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.agreement import room
 from privlearn.core.clipping.bounded import BLOCK
 from privlearn.core.clipping.losses import Loss
+from privlearn.core.devices import synchronize
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
@@ -161,8 +162,10 @@ def count_operations(settled: Settled, data: Dataset) -> float:
 def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:
     """Made-up rows as the network gets them, with the first class, or the number 0, as targets."""
     shape = shape_after(settled.plan.front, tuple(np.shape(data.x)[1:]))
-    kind = torch.as_tensor(data.x[:0]).dtype
-    x = torch.zeros(size, *shape, dtype=kind if not settled.plan.front else torch.float32)
+    kind = torch.as_tensor(data.x[:0], device="cpu").dtype
+    x = torch.zeros(
+        size, *shape, dtype=kind if not settled.plan.front else torch.float32, device="cpu"
+    )
     if x.is_floating_point():
         x.uniform_(generator=torch.Generator().manual_seed(0))
     y = np.zeros((size, *np.shape(data.y)[1:]), np.asarray(data.y[:0]).dtype)
@@ -188,7 +191,7 @@ def _plain_seconds(network: nn.Module, loss: Any, data: Dataset, size: int) -> f
     optimizer.
     """
     device = device_of(None, network)
-    x, y = (torch.as_tensor(part[:size]).to(device) for part in (data.x, data.y))
+    x, y = (torch.as_tensor(part[:size], device="cpu").to(device) for part in (data.x, data.y))
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     started = time.perf_counter()
     torch.autograd.grad(loss(network(x), y).sum(), trained, allow_unused=True)
@@ -198,5 +201,4 @@ def _plain_seconds(network: nn.Module, loss: Any, data: Dataset, size: int) -> f
 
 def _finish(tensor: Tensor) -> None:
     """Wait for the device."""
-    if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
+    synchronize(tensor.device)

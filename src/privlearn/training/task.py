@@ -439,7 +439,9 @@ def _name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
 def _pick_rows(rows: Rows) -> Leaves:
     """Some rows, evenly spread: those that a resumed run compares."""
     leaves: list[Tensor] = []
-    for row in torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long()[:, None]:
+    for row in torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows)), device="cpu").long()[
+        :, None
+    ]:
         with suppress(Exception):  # a row that can't be fetched counts as absent
             leaves += rows.fetch(row)
     return tuple(leaves)

@@ -315,7 +315,7 @@ def network(
     try:
         # dropout would draw from the caller's generator
         with torch.no_grad(), torch.random.fork_rng(devices=()):
-            outputs = tuple(built(torch.zeros(2, *shape)).shape)
+            outputs = tuple(built(torch.zeros(2, *shape, device="cpu")).shape)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise BadInput(
             f"model {name_of(spec)} cannot run on rows of shape {shape}: {first_line(error)}"

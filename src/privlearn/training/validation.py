@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.filters import PrivacyFilter
 from privlearn.core.clipping.evaluation import HALF, RightAnswers, evaluating
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.mechanisms.release import release
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import FullBatch
@@ -130,7 +131,7 @@ def require_scores(network: nn.Module, row: Tensor) -> None:
     each class.
     """
     try:
-        with torch.no_grad(), evaluating(network):
+        with torch.no_grad(), evaluating(network), looking_at(row.device):
             shape = tuple(network(row).shape)
     except Exception as error:
         raise BadInput(

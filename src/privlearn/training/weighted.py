@@ -49,6 +49,6 @@ def weighted(data: Dataset, weights: Any, loss: Any) -> tuple[Dataset, WeightedL
         weights: one for each row; beyond [0, 1] they count as 0 or 1.
         loss: of outputs and targets.
     """
-    y = torch.as_tensor(np.asarray(data.y))
-    both = torch.stack([y.float(), torch.as_tensor(np.asarray(weights)).float()], 1)
+    y = torch.as_tensor(np.asarray(data.y), device="cpu")
+    both = torch.stack([y.float(), torch.as_tensor(np.asarray(weights), device="cpu").float()], 1)
     return replace(data, y=both, classes=None), WeightedLoss(loss, whole=data.classes is not None)

@@ -20,6 +20,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.devices import building
 from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
@@ -87,10 +88,13 @@ class DrawnEncoder(nn.Module):
         """With room for so many directions."""
         weights: dict[str, Tensor] = {}
         for index, (inputs, outputs, _, size) in enumerate(_CONVOLUTIONS):
-            weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size)
-            weights[f"bias{index}"] = torch.empty(outputs)
+            weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size, device=building())
+            weights[f"bias{index}"] = torch.empty(outputs, device=building())
         return cls(
-            mirrored, weights, torch.empty(ENCODER_ANSWERS), torch.empty(ENCODER_ANSWERS, kept)
+            mirrored,
+            weights,
+            torch.empty(ENCODER_ANSWERS, device=building()),
+            torch.empty(ENCODER_ANSWERS, kept, device=building()),
         )
 
     @classmethod
@@ -109,7 +113,9 @@ class DrawnEncoder(nn.Module):
             BadInput: other weights than those of the recipe, or more directions than there are
                 features.
         """
-        plain = cls(mirrored, _weights(), torch.zeros(0), torch.zeros(0))
+        plain = cls(
+            mirrored, _weights(), torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
+        )
         title = f"drawn-encoder-{DIGEST[:16]}-{_GRID}-mirror={int(mirrored)}-kept={kept}"
         tensors = learned(
             title, shape, cache, lambda: directions(plain.answers, shape, kept), begin

@@ -274,7 +274,7 @@ class ExternalModule(RowTransform):
         if all(bool(part.isfinite().all()) for part in features.split(_ROWS_AT_ONCE)):  # type: ignore[no-untyped-call]
             return
         made_up = (
-            torch.linspace(0.1, 1, math.prod(rows.shape[1:]))
+            torch.linspace(0.1, 1, math.prod(rows.shape[1:]), device="cpu")
             .view(1, *rows.shape[1:])
             .to(rows.dtype)
         )

@@ -147,7 +147,7 @@ class Moments(PrivateTransform):
             raise BadInput("moments are of rows: expected rows that are examples, not persons")
         statistics = release_statistics(
             rows,
-            torch.zeros(len(rows), dtype=torch.int64),
+            torch.zeros(len(rows), dtype=torch.int64, device="cpu"),
             classes=1,
             norm=self.row_norm,
             adjacency=adjacency,
@@ -159,15 +159,20 @@ class Moments(PrivateTransform):
         floor = _LEAST_VARIANCE * self.row_norm**2 / self.features
         deviation = statistics.variances(LEAST_COUNT, floor).sqrt()
         mean = statistics.means(LEAST_COUNT)[0]
-        return Standardise(mean.float(), deviation.float(), torch.tensor(float(self.row_norm)))
+        return Standardise(
+            mean.float(), deviation.float(), torch.tensor(float(self.row_norm), device="cpu")
+        )
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A transform with room for means and deviations of the stated shape."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Standardise
 
         return Standardise(
-            torch.empty(stated["shape"]), torch.empty(stated["shape"]), torch.empty([])
+            torch.empty(stated["shape"], device=building()),
+            torch.empty(stated["shape"], device=building()),
+            torch.empty([], device=building()),
         )

@@ -143,6 +143,7 @@ class PrivatePCA(PrivateTransform):
         """A projection with room for its components, of shape (features, components)."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Project
 
-        return Project(torch.empty(stated["shape"]))
+        return Project(torch.empty(stated["shape"], device=building()))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import checked, count
+from privlearn.core.devices import building
 from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, images, learned, projected
@@ -232,11 +233,11 @@ class RandomUnits(RowTransform):
         return cls(
             scale,
             mirrored,
-            torch.empty(coefficients),
-            torch.empty(coefficients, coefficients),
-            torch.empty(coefficients, units),
-            torch.empty(features),
-            torch.empty(features, components),
+            torch.empty(coefficients, device=building()),
+            torch.empty(coefficients, coefficients, device=building()),
+            torch.empty(coefficients, units, device=building()),
+            torch.empty(features, device=building()),
+            torch.empty(features, components, device=building()),
         )
 
     @classmethod
@@ -268,8 +269,8 @@ class RandomUnits(RowTransform):
                 scale,
                 mirrored,
                 **local,
-                mean=torch.zeros(features),
-                components=torch.zeros(features, 1),
+                mean=torch.zeros(features, device="cpu"),
+                components=torch.zeros(features, 1, device="cpu"),
             )
             return local | directions(plain.answers, shape, kept)
 
@@ -359,7 +360,11 @@ def _local(shape: Sequence[int], scale: int, units: int) -> dict[str, Tensor]:
     mean = places.mean(0)
     variances, axes = torch.linalg.eigh(torch.cov(places.T))
     whitening = (axes * (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)) @ axes.T
-    chosen = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(0))[:units]]
+    chosen = places[
+        torch.randperm(len(places), generator=torch.Generator().manual_seed(0), device="cpu")[
+            :units
+        ]
+    ]
     return {
         "local_mean": mean,
         "whitening": whitening,

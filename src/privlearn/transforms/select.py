@@ -465,9 +465,10 @@ class SelectFeatures(PrivateTransform):
         """A transform with room for the places of the kept features."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Keep
 
-        return Keep(torch.empty(stated["shape"], dtype=torch.int64))
+        return Keep(torch.empty(stated["shape"], dtype=torch.int64, device=building()))
 
 
 def require_classes(y: Any, classes: int) -> None:

@@ -12,7 +12,7 @@ def with_fixed_signs(vectors: Tensor) -> Tensor:
     """The columns of `vectors` (numbers, columns), each turned so that its product with a fixed
     random vector is positive.
     """
-    drawn = torch.Generator().manual_seed(0)
-    fixed = torch.randn(len(vectors), generator=drawn, dtype=torch.float64)
+    drawn = torch.Generator("cpu").manual_seed(0)
+    fixed = torch.randn(len(vectors), generator=drawn, dtype=torch.float64, device="cpu")
     products = fixed @ vectors.detach().cpu().double()
     return vectors * torch.where(products < 0, -1.0, 1.0).to(vectors)

@@ -58,7 +58,7 @@ class External(PublicTransform):
         import torch
 
         with torch.no_grad():
-            return tuple(self.module(shape)(torch.zeros(1, *shape)).shape[1:])
+            return tuple(self.module(shape)(torch.zeros(1, *shape, device="cpu")).shape[1:])
 
     def module(
         self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None

@@ -85,16 +85,23 @@ class Rescale(PublicTransform):
 
         from privlearn.core.row_transform import Scale
 
-        return Scale(torch.tensor(float(self.low)), torch.tensor(float(self.high)))
+        return Scale(
+            torch.tensor(float(self.low), device="cpu"),
+            torch.tensor(float(self.high), device="cpu"),
+        )
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for bounds of the stated shape."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.core.row_transform import Scale
 
-        return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
+        return Scale(
+            torch.empty(stated["shape"], device=building()),
+            torch.empty(stated["shape"], device=building()),
+        )
 
 
 @with_plain_numbers
@@ -142,7 +149,7 @@ class Centre(PublicTransform):
 
         from privlearn.transforms.modules import Centred
 
-        indicator = torch.zeros(self.output_shape(shape))
+        indicator = torch.zeros(self.output_shape(shape), device="cpu")
         indicator[list(self.columns)] = 1
         return Centred(indicator)
 
@@ -151,9 +158,10 @@ class Centre(PublicTransform):
         """A module with room for its places."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import Centred
 
-        return Centred(torch.empty(stated["shape"]))
+        return Centred(torch.empty(stated["shape"], device=building()))
 
 
 @with_plain_numbers
@@ -190,16 +198,17 @@ class ClipToNorm(PublicTransform):
 
         from privlearn.transforms.modules import ClipRows
 
-        return ClipRows(torch.tensor(float(self.norm)))
+        return ClipRows(torch.tensor(float(self.norm), device="cpu"))
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for a norm."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.modules import ClipRows
 
-        return ClipRows(torch.empty(stated["shape"]))
+        return ClipRows(torch.empty(stated["shape"], device=building()))
 
 
 @with_plain_numbers
@@ -258,6 +267,7 @@ class Scatter(PublicTransform):
         """A module with room for the directions that it keeps."""
         import torch
 
+        from privlearn.core.devices import building
         from privlearn.transforms.scattering import Scattering
 
         transform, shape = parse(stated["spec"][:80]), stated["shape"]
@@ -268,7 +278,11 @@ class Scatter(PublicTransform):
         ):
             raise _no_features(stated)
         return (
-            Scattering(transform.J, torch.empty(shape[0]), torch.empty(shape))
+            Scattering(
+                transform.J,
+                torch.empty(shape[0], device=building()),
+                torch.empty(shape, device=building()),
+            )
             if shape
             else Scattering(transform.J)
         )

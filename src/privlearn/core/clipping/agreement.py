@@ -34,6 +34,7 @@ from privlearn.core.clipping.losses import Leaves
 from privlearn.core.clipping.model_check import layer_of, made_up_rows
 from privlearn.core.clipping.per_example import Dense
 from privlearn.core.clipping.randomness import drawn_by, foreign_state, generators_at
+from privlearn.core.devices import free_memory, on_processor
 from privlearn.errors import NotPerExample, PrivlearnError, first_line
 
 #: Made-up batches have so many examples; of those that are compared with single ones.
@@ -289,7 +290,7 @@ def _require_same(again: Tensor, losses: Tensor) -> None:
     """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in
     another order.
     """
-    rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
+    rounding = 0.0 if on_processor(losses) else 1e3 * torch.finfo(losses.dtype).eps
     if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
         raise NotPerExample(
             "the loss of the same rows differs from one call to the next, with the same seeds: the "
@@ -356,6 +357,6 @@ class _Held(torch.autograd.graph.saved_tensors_hooks):
 
 def room(device: torch.device) -> int:
     """Bytes that one physical batch may hold."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
+    if (free := free_memory(device)) is not None:
+        return int(free * _FREE_SHARE)
     return _WORKING_SET

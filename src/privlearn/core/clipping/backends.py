@@ -24,6 +24,7 @@ from privlearn.core.clipping.capture import (
     SeenCalls,
     without_checkpoints,
 )
+from privlearn.core.clipping.indices import Indices
 from privlearn.core.clipping.kernels import Kernels, UnusedKernels
 from privlearn.core.clipping.layout import Layout, NotLayerwise
 from privlearn.core.clipping.losses import (
@@ -46,6 +47,8 @@ from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.separation.axis_rules import ExampleAxis
 from privlearn.core.clipping.separation.program import Constants
 from privlearn.core.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
+from privlearn.core.devices import PROCESSOR, on_processor
+from privlearn.core.memory import is_of_memory
 from privlearn.errors import PrivlearnError, first_line
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss,
@@ -71,6 +74,7 @@ class Problem:
         shape: how the tensors that are computed with make up a batch.
         in_step: what a forward pass is made in, which leads to a backward pass.
         any_process: whether something holds in any of the processes that make a pass together.
+        indices: looks at indices, where the device does not.
     """
 
     model: nn.Module
@@ -84,6 +88,7 @@ class Problem:
     shape: BatchShape = PAIR
     in_step: Callable[[], AbstractContextManager[object]] = nullcontext
     any_process: Callable[[bool], bool] = bool
+    indices: Indices = field(default_factory=partial(Indices, PROCESSOR))
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -92,12 +97,17 @@ class Problem:
         return [self.model, *(owner for owner in owners if isinstance(owner, nn.Module))]
 
     @contextmanager
-    def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
+    def computing(
+        self, draws: AbstractContextManager[object], *, looked_at: bool = False
+    ) -> Iterator[None]:
         """A block in which random numbers are drawn as `draws` says, and after which no state is
         left behind.
+
+        All indices in it are looked at, unless they are `looked_at` call by call.
         """
+        looking = nullcontext() if looked_at else self.indices.looking()
         try:
-            with draws, without_checkpoints():
+            with draws, looking, without_checkpoints():
                 yield
         finally:
             if self.fixed:
@@ -309,7 +319,7 @@ class SeparationCheck:
         at one thing after the other.
         """
         alone = self._problem.any_process is bool  # or all processes would have to look again
-        if leaves[0].device.type == "cpu" or not alone:
+        if on_processor(leaves[0]) or not alone:
             return None
         assumed = Assumed()
         with suppress(Exception):
@@ -449,6 +459,8 @@ class PerOperation:
         except PrivlearnError:
             raise
         except Exception as error:  # the same pass went well unobserved, so no row is at fault
+            if is_of_memory(error):
+                raise
             raise NotLayerwise(
                 f"whether its examples are kept apart can't be told: {first_line(error)}"
             ) from error
@@ -461,8 +473,10 @@ class PerOperation:
         """The same, if the batch runs a program that is known to keep examples apart."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         batch = BatchExamples(leaves, len(leaves[0]) // copies, copies)
-        capture = Capture(RULES, self._trained, self._kernels, batch, seen.calls)
-        with problem.computing(problem.random.together(seen.drawn)):
+        capture = Capture(
+            RULES, self._trained, self._kernels, batch, seen.calls, indices=problem.indices
+        )
+        with problem.computing(problem.random.together(seen.drawn), looked_at=True):
             with torch.enable_grad(), problem.in_step():
                 with capture, seen.fused.under(capture):
                     losses = problem.forward(*leaves)

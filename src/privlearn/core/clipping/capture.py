@@ -28,6 +28,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
+from privlearn.core.clipping.indices import Indices
 from privlearn.core.clipping.kernels import Kernels
 from privlearn.core.clipping.layout import Layout, NotLayerwise
 from privlearn.core.clipping.parameters.derived import Derived, tensors_in
@@ -203,6 +204,8 @@ class Capture(TorchFunctionMode):
         batch: the examples.
         seen: what is known of the model's calls.
         tracker: follows the examples through the pass; None to only name the program.
+        indices: looks at the indices of each call, where the device does not; None: all that runs
+            in the pass is looked at, or nothing need be.
 
     Attributes:
         program: the name of what runs.
@@ -218,6 +221,7 @@ class Capture(TorchFunctionMode):
         batch: BatchExamples,
         seen: SeenCalls,
         tracker: AxisTracker | None = None,
+        indices: Indices | None = None,
     ) -> None:
         super().__init__()
         self.kernels = kernels
@@ -233,6 +237,7 @@ class Capture(TorchFunctionMode):
         self._shared, self._calls = seen.shared if any(seen.shared) else (), 0
         self._trained = {id(p) for p in trained}
         self._all_hold, self._tracker = seen.all_hold, tracker
+        self._indices = indices if indices is not None and indices.looks else None
 
     def __torch_function__(
         self,
@@ -248,7 +253,10 @@ class Capture(TorchFunctionMode):
             self._calls += 1
             return func(*args, **kwargs)
         self.program.call(func, args, kwargs)
-        if self._tracker is None:
+        if self._indices is not None:
+            with self._indices.at_call(func, tensors_in(args, kwargs)):
+                out = self._run(func, args, kwargs)
+        elif self._tracker is None:
             out = self._run(func, args, kwargs)
         else:
             out = self._tracker.function(func, args, kwargs, self._run)

@@ -339,7 +339,9 @@ def require_clipped(clip: Clip, clip_norm: float, groups: int, layers: int) -> f
             f"the clip {name} has the norm {bound:g}: expected a finite number above 0"
         )
     few = torch.tensor(
-        [0.0, *(2.0**power for power in range(-40, 41)), 0.999, 1.001, 3.0], dtype=torch.float64
+        [0.0, *(2.0**power for power in range(-40, 41)), 0.999, 1.001, 3.0],
+        dtype=torch.float64,
+        device="cpu",
     )
     same = (few * clip_norm).expand(groups, -1)
     norms = torch.cat([same, torch.stack([row.roll(shift) for shift, row in enumerate(same)])], 1)

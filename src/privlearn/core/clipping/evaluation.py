@@ -16,9 +16,12 @@ from torch.func import vmap
 
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState
+from privlearn.core.devices import place_of
+from privlearn.core.memory import is_of_memory, require_memory
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
 from privlearn.core.temperature import GRID, NORM
@@ -52,7 +55,7 @@ class RightAnswers:
     """
 
     #: The shape and the type of one row's answer; of a row without an answer it is 0.
-    answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
+    answer: torch.Tensor = torch.zeros((), dtype=torch.int8, device="cpu")
     _trained: TrainedState
 
     def __init__(
@@ -77,7 +80,7 @@ class RightAnswers:
             y: all targets, whole numbers, shape (rows,).
             rows: the places of those that are wanted.
         """
-        rows = torch.arange(len(x)) if rows is None else rows
+        rows = torch.arange(len(x), device="cpu") if rows is None else rows
         right = self._none(len(rows))
         self._trained = TrainedState(self._model)
         with evaluating(self._model), self._trained.holding():
@@ -127,11 +130,11 @@ class RightAnswers:
         Not where a model draws random numbers in evaluation mode, too: a row less would give the
         others' to other rows.
         """
-        made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
+        made_up, device = made_up_batch(x, y, self._at_once), place_of(self._model)
         drawn = drawn_by(device)
         try:
             with unmoved(device):
-                self._score(self._together, *made_up, torch.arange(self._at_once))
+                self._score(self._together, *made_up, torch.arange(self._at_once, device="cpu"))
                 return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
         except Exception:
             return False
@@ -152,7 +155,9 @@ class RightAnswers:
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
             right = self._score(self._together, x, y, rows.where(fine, rows[fine][0]))
-        except Exception:
+        except Exception as error:
+            if is_of_memory(error):  # each fits by itself
+                return self._one_by_one(x, y, rows[:few])
             return self._none(few)
         return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
 
@@ -160,11 +165,12 @@ class RightAnswers:
         """On which of `rows` the model fails: halving finds them."""
         try:
             self._score(self._together, x, y, rows)
-        except Exception:
+        except Exception as error:
             if len(rows) == 1:
-                return torch.ones(1, dtype=torch.bool)
+                require_memory(error)
+                return torch.ones(1, dtype=torch.bool, device="cpu")
             return torch.cat([self._find_failures(x, y, half) for half in rows.tensor_split(2)])
-        return torch.zeros(len(rows), dtype=torch.bool)
+        return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
 
     def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The answers on a few rows, each computed by itself, and with the same random numbers."""
@@ -174,7 +180,8 @@ class RightAnswers:
         draw_from(0)
         try:
             return self._score(self._model, x, y, row)
-        except Exception:
+        except Exception as error:
+            require_memory(error)
             return self._none(1)
 
     def _none(self, rows: int) -> Tensor:
@@ -190,10 +197,11 @@ class RightAnswers:
         self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
     ) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
-        where = _device(self._model)
+        where = place_of(self._model)
         try:
             # copies: the model may write into them
-            scored = scores(x[rows.to(x.device)].to(where)).cpu()
+            with looking_at(where):
+                scored = scores(x[rows.to(x.device)].to(where)).cpu()
         finally:
             self._done()
             self._trained.restore()
@@ -219,7 +227,7 @@ class Gains(RightAnswers):
     All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
     """
 
-    answer = torch.zeros(len(GRID), dtype=torch.float64)
+    answer = torch.zeros(len(GRID), dtype=torch.float64, device="cpu")
 
     def sum(
         self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
@@ -252,12 +260,11 @@ class Gains(RightAnswers):
     def _of(self, rows: Rows, places: Tensor) -> Tensor:
         try:
             x, y = rows.fetch(places)
-        except Exception:
-            return (
-                self._none(1)
-                if len(places) == 1
-                else torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
-            )
+        except Exception as error:
+            if len(places) == 1:
+                require_memory(error)
+                return self._none(1)
+            return torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
         return self(x, y)
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
@@ -278,7 +285,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     what they were.
     """
     modes = [(module, module.training) for module in model.modules()]
-    kind = _device(model).type
+    kind = place_of(model).type
     model.eval()
     try:
         with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
@@ -286,10 +293,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 @final

@@ -42,6 +42,7 @@ from privlearn.core.clipping.clips import (
     require_clipped,
     weigh,
 )
+from privlearn.core.clipping.indices import OUT_OF_RANGE, Indices
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.layout import NotLayerwise
 from privlearn.core.clipping.losses import PAIR, BatchShape, Leaves, Loss
@@ -51,11 +52,12 @@ from privlearn.core.clipping.per_example import ExampleGradients, padded, settle
 from privlearn.core.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
 from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.sharded.models import is_sharded, require_whole
+from privlearn.core.devices import add_rows, move, on_processor
+from privlearn.core.memory import require_memory
 from privlearn.core.precision import single_precision
 from privlearn.core.processes import Share, World
 from privlearn.core.rows import Rows, TensorRows, digests
 from privlearn.core.sampling import Sample
-from privlearn.core.tensors import move
 from privlearn.errors import BadInput, PrivlearnError, first_line
 
 #: Called with each physical batch's losses and gradient norms, which are private.
@@ -103,7 +105,8 @@ class ClippedGradients:
     contributes zero. Norms and sums are computed in the type of the parameters, also under
     autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the
     rounding of norms and sums (`rounding` says how much, and what is proven). Once `prepare` has
-    chosen a way, nothing is raised for what an example holds.
+    chosen a way, nothing is raised for what an example holds, but `OutOfMemory` if one by itself
+    has too little memory.
 
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get
@@ -181,6 +184,7 @@ class ClippedGradients:
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
         self._random, self._seeds, self._model = RowRandom(), view_seeds, model
+        self._indices = Indices(self._device)
         self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
@@ -419,6 +423,7 @@ class ClippedGradients:
             FrozenState(self._model, self._loss),
             BatchShape.of(rows, self._loss),
         )
+        self._indices, self._random.device = Indices(self._device), self._device
         try:
             with self.fixed.trained.holding():
                 self._way, self._chunk = self._choose(rows)
@@ -468,7 +473,8 @@ class ClippedGradients:
             before = self._random.active
             try:
                 self._ways[key] = self._choose(rows)
-            except Exception:
+            except Exception as error:
+                require_memory(error)
                 self._ways[key] = None
             self._random.active = before or self._random.active
         if (known := self._ways[key]) is not None:
@@ -483,9 +489,11 @@ class ClippedGradients:
         """
         try:
             gradients, losses, squares, finite, weighed = self._finite(data, rows)
-        except Exception:
+        except Exception as error:
             # One of them can't be fetched or computed (a label that the loss refuses): halves find
-            # it; it adds nothing.
+            # it; it adds nothing. Halves may also fit into memory where all together do not.
+            if len(rows) == 1:
+                require_memory(error)
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return
@@ -539,15 +547,21 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            if counts is None and self._device.type != "cpu":
-                gradients, losses, usual = self._compute_unasked(data, rows)
-                if usual is not None:
-                    return gradients, losses, usual[0], None, usual[1]
-            else:
-                gradients, losses = self._compute(data, rows)
+            with self._indices.deferred():
+                if counts is None and not on_processor(self._device):
+                    gradients, losses, usual = self._compute_unasked(data, rows)
+                    if usual is not None:
+                        return gradients, losses, usual[0], None, usual[1]
+                else:
+                    gradients, losses = self._compute(data, rows)
             squares = self._squares(gradients, losses)
-            if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
+            total, outside = squares.sum() + losses.sum(), self._indices.flag
+            # one look at the device for both
+            total = total if outside is None else total.where(~outside, math.nan)
+            if counts is None and math.isfinite(float(total)):
                 return gradients, losses, squares, None, None
+            if outside is not None and outside.item():
+                raise IndexError(OUT_OF_RANGE)
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
             if finite.all() or not counts.any():
@@ -569,8 +583,10 @@ class ClippedGradients:
         squares = self._squares(gradients, losses, assumed)
         weighed = self._weigh_gradients(squares, asks=False)
         assert weighed.within is not None
-        finite = (squares.sum() + losses.sum()).isfinite()
-        if all(torch.stack([*assumed.answers, finite, weighed.within.all()]).tolist()):
+        answers = [*assumed.answers, (squares.sum() + losses.sum()).isfinite()]
+        if self._indices.flag is not None:
+            answers.append(~self._indices.flag)
+        if all(torch.stack([*answers, weighed.within.all()]).tolist()):
             return gradients, losses, (squares, weighed._replace(within=None))
         try:
             assumed.withdraw()
@@ -594,7 +610,7 @@ class ClippedGradients:
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
-        return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
+        return add_rows(squares.new_zeros(self._norms, len(losses)), norms, squares)
 
     def _compute(self, data: Rows, rows: Tensor, assumed: Assumed | None = None) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can
@@ -711,6 +727,7 @@ class ClippedGradients:
             random=self._random,
             fixed=self.fixed,
             shape=self._shape,
+            indices=self._indices,
         )
 
     def _choose(self, rows: Rows) -> tuple[Backend, int]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from privlearn.core.devices import on_processor
+
 
 class Kernels:
     """PyTorch's own products."""
@@ -121,8 +123,7 @@ class _OneDNN(Kernels):
 
     def _suits(self, one: Tensor, other: Tensor, multiplications: int) -> bool:
         plain = (
-            one.dtype == other.dtype == torch.float32
-            and one.device.type == other.device.type == "cpu"
+            one.dtype == other.dtype == torch.float32 and on_processor(one) and on_processor(other)
         )
         return plain and multiplications >= self.least
 
@@ -139,7 +140,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _probe(threads: int) -> bool:
     """Whether oneDNN's product is there, right, and a good deal faster on this processor."""
     made_up = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(512, 512, generator=made_up) for _ in range(2))
+    x, weight = (torch.randn(512, 512, generator=made_up, device="cpu") for _ in range(2))
     try:
         if not torch.allclose(_product(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4):
             return False
@@ -169,7 +170,7 @@ def keep_freed_memory() -> None:
     page, in every step. A program that ever freed a tensor of 32 MiB has done the same; what
     `mallopt` or the environment sets stays.
     """
-    torch.empty(_LEARNT_FROM, dtype=torch.uint8)
+    torch.empty(_LEARNT_FROM, dtype=torch.uint8, device="cpu")
 
 
 def kernels(fast: bool | None = None, *, fitted: bool = True) -> Kernels:
@@ -235,14 +236,17 @@ class Scratch:
         are anything.
         """
         nbytes = math.prod(shape) * like.itemsize
-        if _holders is None or like.device.type != "cpu" or nbytes < _LEAST:
+        if _holders is None or not on_processor(like) or nbytes < _LEAST:
             return like.new_empty(shape)
         # batches of about the same size find each other's memory
         granule = 1 << (nbytes.bit_length() - 4)
         size = -(-nbytes // granule) * granule
         entry = self._free(size) or self._free(size + granule)
         if entry is None:
-            entry = [torch.empty(size, dtype=torch.uint8).untyped_storage(), self._step]
+            entry = [
+                torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage(),
+                self._step,
+            ]
             self._held.setdefault(size, []).append(entry)
         entry[1] = self._step
         # Not a view: the model may change it in place.

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import checked
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.trained_state import TrainedState
+from privlearn.core.devices import PROCESSOR
 from privlearn.errors import BadInput, NotPerExample, first_line
 
 #: Changes made-up rows into such as the data are.
@@ -187,9 +189,9 @@ def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[
     for factor in (1.0, 100.0):
         with torch.no_grad():
             for parameter in trained.parameters if factor > 1 else ():
-                parameter.add_(torch.randn(parameter.shape, generator=numbers).to(parameter)).mul_(
-                    factor
-                )
+                parameter.add_(
+                    torch.randn(parameter.shape, generator=numbers, device="cpu").to(parameter)
+                ).mul_(factor)
         with trained.holding(), torch.random.fork_rng(), torch.enable_grad():
             with suppress(Exception):  # it may not run at such weights
                 out = _run_seeded(model, batch, 0)
@@ -209,7 +211,9 @@ def perturbed(weights: Tensor) -> Tensor:
     every call.
     """
     random = torch.Generator().manual_seed(0)
-    noise = torch.randn(weights.shape, generator=random, dtype=torch.float64).to(weights)
+    noise = torch.randn(weights.shape, generator=random, dtype=torch.float64, device="cpu").to(
+        weights
+    )
     size = weights.square().mean().sqrt() if weights.numel() else weights.new_ones(())
     return weights + 0.05 * noise * size.where(size > 0, 1.0)
 
@@ -226,16 +230,16 @@ def _odd_rows(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
     random = torch.Generator().manual_seed(1)
     changed = []
     for leaf in rows:
-        where = torch.rand(leaf.shape, generator=random) < 0.1
+        where = torch.rand(leaf.shape, generator=random, device="cpu") < 0.1
         if leaf.is_floating_point():
-            values = torch.tensor(_ODD, dtype=leaf.dtype)
-            chosen = values[torch.randint(len(_ODD), leaf.shape, generator=random)]
+            values = torch.tensor(_ODD, dtype=leaf.dtype, device="cpu")
+            chosen = values[torch.randint(len(_ODD), leaf.shape, generator=random, device="cpu")]
             changed.append(leaf.where(~where.to(leaf.device), chosen.to(leaf.device)))
         elif leaf.dtype == torch.bool:
             changed.append(leaf)
         else:
             most = min(torch.iinfo(leaf.dtype).max, 10_000)
-            wide = torch.randint(most, leaf.shape, generator=random)
+            wide = torch.randint(most, leaf.shape, generator=random, device="cpu")
             changed.append(wide.to(leaf.dtype).to(leaf.device))
     return tuple(changed)
 
@@ -291,7 +295,9 @@ def _rows_depend_on_others(
 
 def _run_seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
     torch.manual_seed(seed)
-    return model(*(leaf.clone() for leaf in batch))  # it may write into its input
+    device = next((leaf.device for leaf in batch), PROCESSOR)
+    with looking_at(device):
+        return model(*(leaf.clone() for leaf in batch))  # it may write into its input
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -322,17 +328,21 @@ def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Te
 
 def _make_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if not x.is_floating_point():
-        return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
-    scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
-    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(
+        return torch.randint(2, (size, *x.shape[1:]), generator=made_up, device="cpu")
+    scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3], device="cpu").repeat(size // 6 + 1)[
+        :size
+    ]
+    return torch.randn((size, *x.shape[1:]), generator=made_up, device="cpu") * scales.view(
         -1, *[1] * (x.dim() - 1)
     )
 
 
 def _make_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if y.is_floating_point():
-        return torch.rand((size, *y.shape[1:]), generator=made_up)
-    return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])
+        return torch.rand((size, *y.shape[1:]), generator=made_up, device="cpu")
+    return (torch.arange(size, device="cpu").view(-1, *[1] * (y.dim() - 1)) % 2).expand(
+        size, *y.shape[1:]
+    )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from privlearn.core.clipping.row_norms import (
     row_norms,
     settle,
 )
+from privlearn.core.devices import add_rows
 from privlearn.core.rows import Rows
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient
@@ -244,9 +245,8 @@ class SparseRows:
         batch, total = len(tokens), shape[0]
         owner = torch.arange(batch, device=tokens.device)[:, None]
         self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(
-            0, slot.flatten(), g.flatten(0, 1)
-        )
+        merged = g.new_zeros(len(self._keys), shape[1])
+        self._merged = add_rows(merged, slot.flatten(), g.flatten(0, 1))
         self._batch, self.norms = batch, (RowNorms(self._merged),)
         self.nbytes = g.nbytes
 
@@ -255,12 +255,12 @@ class SparseRows:
         """Sums over each example's merged rows."""
         squares = torch.zeros(self._batch, dtype=torch.float64, device=self._keys.device)
         owners = self._keys // self._shape[0]
-        return squares.index_add_(0, owners, self.norms[0].values.square())
+        return add_rows(squares, owners, self.norms[0].values.square())
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
         owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
-        into.index_add_(0, tokens, self._merged.to(into.dtype) * weights[owners, None])
+        add_rows(into, tokens, self._merged.to(into.dtype) * weights[owners, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""

@@ -22,6 +22,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privlearn.core.clipping.layout import Layout, NotLayerwise
+from privlearn.core.devices import (
+    PROCESSOR,
+    generator_states,
+    on_processor,
+    seed_accelerator,
+    set_generator,
+)
 
 _BLOCK = 16  # bytes that AES makes at once
 _aten = torch.ops.aten
@@ -32,12 +39,13 @@ class RowRandom:
     """What the examples of a batch draw, whichever way they are computed.
 
     Attributes:
+        device: where they are computed.
         active: whether the model or the loss is known to draw random numbers; where not, their
             blocks change nothing.
     """
 
-    def __init__(self) -> None:
-        self.active = False
+    def __init__(self, device: torch.device = PROCESSOR) -> None:
+        self.active, self.device = False, device
         self._key = bytes(_BLOCK)
         self._examples: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
@@ -96,7 +104,7 @@ class RowRandom:
         self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
     ) -> AbstractContextManager[object]:
         return (
-            _Keyed(self._key, examples, layouts, purpose)
+            _Keyed(self._key, examples, layouts, purpose, self.device)
             if self.active or purpose
             else nullcontext()
         )
@@ -107,9 +115,9 @@ class RowRandom:
         return int.from_bytes(block[:8], "little") >> 1
 
 
-def _plain_attention() -> AbstractContextManager[object]:
-    """On a GPU fused kernels of attention would make their masks themselves."""
-    return sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else nullcontext()
+def _plain_attention(device: torch.device) -> AbstractContextManager[object]:
+    """On an accelerator fused kernels of attention would make their masks themselves."""
+    return nullcontext() if on_processor(device) else sdpa_kernel(SDPBackend.MATH)
 
 
 @final
@@ -139,12 +147,13 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         examples: NDArray[np.uint64],
         layouts: Sequence[Layout] | None,
         purpose: int,
+        device: torch.device,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._key, self._examples, self._layouts = key, examples, layouts
         self._seed = int.from_bytes(key[8 * purpose :][:8], "little") >> 1
         self._calls = 0
-        self._attention = _plain_attention()
+        self._attention = _plain_attention(device)
 
     def __enter__(self) -> _Keyed:
         # Each call that draws takes one number of PyTorch's own generator, as its name: so what is
@@ -164,7 +173,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
-        name = int(torch.randint(2**63 - 1, ()))
+        name = int(torch.randint(2**63 - 1, (), device="cpu"))
         kwargs = {key: None if key == "generator" else value for key, value in kwargs.items()}
         if func not in _FILLS:
             return self._draw_from_seed(func, args, kwargs, name)
@@ -333,14 +342,14 @@ _FILLS: dict[Any, str] = {
 
 def fresh_key() -> bytes:
     """16 bytes from PyTorch's own generator."""
-    return torch.randint(256, (_BLOCK,), dtype=torch.uint8).numpy().tobytes()
+    return torch.randint(256, (_BLOCK,), dtype=torch.uint8, device="cpu").numpy().tobytes()
 
 
 def drawn_by(device: torch.device) -> list[Tensor]:
     """Where PyTorch's generators of the processor and of `device` are."""
     return [
         torch.get_rng_state(),
-        *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else []),
+        *generator_states(device),
     ]
 
 
@@ -348,18 +357,18 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
     """Let PyTorch's generators draw again what they drew since they were at `drawn`."""
     torch.set_rng_state(drawn[0])
     if len(drawn) > 1:
-        torch.cuda.set_rng_state(drawn[1], device)
+        set_generator(device, drawn[1])
 
 
 def draw_from(seed: int) -> None:
-    """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
+    """Put PyTorch's generators of the processor and of accelerators to `seed`, as
+    `torch.manual_seed`.
 
     That also asks for devices that are not there, and formats the call's stack for each:
     milliseconds, every time.
     """
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    seed_accelerator(seed)
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def least_squares_sums(
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     first, second = (Contributions(length**power, "least_squares_sums") for power in (1, 2))
-    products, gram = torch.zeros(()), torch.zeros(())
+    products, gram = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
@@ -215,8 +215,8 @@ def box_sums(
     positive("bound", bound)
     added = Contributions(1.0, "box_sums")
     counts, sums, limit = (
-        torch.zeros(classes, dtype=torch.float64),
-        torch.zeros(()),
+        torch.zeros(classes, dtype=torch.float64, device="cpu"),
+        torch.zeros((), device="cpu"),
         kept(bound, [torch.float64]),
     )
     for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
@@ -244,9 +244,9 @@ def bounded_rows(
     is not finite is 0.
     """
     positive("norm", norm)
-    clipped = torch.empty(len(sample), len(columns))
+    clipped = torch.empty(len(sample), len(columns), device="cpu")
     added = Contributions(norm, "bounded_rows")
-    start, one_class = 0, torch.zeros(len(x), dtype=torch.int64)
+    start, one_class = 0, torch.zeros(len(x), dtype=torch.int64, device="cpu")
     for rows, _ in labelled_blocks(x, one_class, sample, 1, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         clipped[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
@@ -257,7 +257,7 @@ def bounded_rows(
 
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:
     """Which rows of the sample are finite: those that are not are empty ones. Private."""
-    one_class = torch.zeros(len(x), dtype=torch.int64)
+    one_class = torch.zeros(len(x), dtype=torch.int64, device="cpu")
     return torch.cat(
         [
             member[:, 0] > 0
@@ -283,7 +283,7 @@ def labelled_blocks(
         rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
         rows = rows if columns is None else rows[:, columns]
         rows = rows.to(torch.float64, copy=True)
-        member = (labels[:, None] == torch.arange(classes)).double()
+        member = (labels[:, None] == torch.arange(classes, device="cpu")).double()
         usable = torch.linalg.vector_norm(rows, dim=1).isfinite() & (member.sum(1) > 0)
         yield rows.masked_fill_(~usable[:, None], 0), member.masked_fill_(~usable[:, None], 0)
 
@@ -383,5 +383,5 @@ def symmetric(vector: Tensor, features: int) -> Tensor:
 def _upper_triangle(features: int) -> tuple[Tensor, Tensor]:
     import torch
 
-    i, j = torch.triu_indices(features, features)
+    i, j = torch.triu_indices(features, features, device="cpu")
     return i, j

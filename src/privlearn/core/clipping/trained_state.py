@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from privlearn.core.devices import on_processor
+
 #: Numbers from which on numpy compares faster than PyTorch, which starts faster.
 _LARGE = 1 << 13
 
@@ -67,7 +69,7 @@ class TrainedState:
             ]
         )
         self._entries = [_Entry(name, parameter) for name, parameter in trained]
-        self._on_processor = all(parameter.device.type == "cpu" for _, parameter in trained)
+        self._on_processor = all(on_processor(parameter) for _, parameter in trained)
         self._places = [
             (
                 name,
@@ -162,7 +164,7 @@ class _Entry:
         self.memory: Tensor = parameter.data
         self.copy = torch.empty_like(self.memory)
         self.bits, self._bits_before = _bits(self.memory), _bits(self.copy)
-        large = self.memory.device.type == "cpu" and self.bits.numel() > _LARGE
+        large = on_processor(self.memory) and self.bits.numel() > _LARGE
         self._arrays = (self.bits.numpy(), self._bits_before.numpy()) if large else None
 
     def _layout_now(self) -> Any:

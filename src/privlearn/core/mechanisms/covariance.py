@@ -97,15 +97,15 @@ def _require_noise(
             f"the stream of the correlation {name} is not a CorrelatedStream, or it is one whose "
             "noise may change from step to step where that has no price"
         )
-    noise = torch.zeros(rows, _NUMBERS, dtype=torch.float64)
+    noise = torch.zeros(rows, _NUMBERS, dtype=torch.float64, device="cpu")
     try:
         for row in noise:
             CorrelatedStream.add(stream, [row], _STD)
     except UnsoundExtension as error:
         raise UnsoundExtension(f"the correlation {name} makes no sound noise: {error}") from error
-    matrix = torch.zeros(rows, rows, dtype=torch.float64)
+    matrix = torch.zeros(rows, rows, dtype=torch.float64, device="cpu")
     for lag in range(rows):
-        matrix += column[lag] * torch.ones(rows - lag, dtype=torch.float64).diag(-lag)
+        matrix += column[lag] * torch.ones(rows - lag, dtype=torch.float64, device="cpu").diag(-lag)
     independent = matrix @ noise / _STD
     products = independent @ independent.T / _NUMBERS
     apart = products - products.diag().diag()

@@ -134,7 +134,7 @@ def by_operations(random_words: NDArray[np.int64], fours: int, dtype: torch.dtyp
         else words[2 * fours :].view(torch.int32)[: 3 * fours].float()
     )
     more.mul_(2.0**-63 if wide else 2.0**-31)
-    radii = torch.empty(2, fours, dtype=dtype)
+    radii = torch.empty(2, fours, dtype=dtype, device="cpu")
     torch.mul(size, more[:fours].mul_(0.5).add_(0.5), out=radii[0])
     torch.sub(size, radii[0], out=radii[1])
     radii.sqrt_()

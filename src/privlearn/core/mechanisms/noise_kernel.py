@@ -56,10 +56,13 @@ class NoiseKernel:
         makes them.
         """
         first, more = words.ctypes.data, words.ctypes.data + 16 * fours
-        logarithms = torch.empty(fours, dtype=torch.float64)
+        logarithms = torch.empty(fours, dtype=torch.float64, device="cpu")
         self._library.privlearn_products(first, logarithms.data_ptr(), fours)
         logarithms.log_()
-        radii, draws = torch.empty(2, fours, dtype=dtype), torch.empty(2, 2, fours, dtype=dtype)
+        radii, draws = (
+            torch.empty(2, fours, dtype=dtype, device="cpu"),
+            torch.empty(2, 2, fours, dtype=dtype, device="cpu"),
+        )
         if dtype == torch.float64:
             angles = torch.empty_like(radii)
             self._library.privlearn_double(

@@ -175,7 +175,7 @@ def _empty(plan: BoostingPlan) -> Boosted:
     first = 0
     for place, column in enumerate(plan.columns):
         network.places[place] = torch.tensor(
-            [first, column.width, not isinstance(column, Interval)]
+            [first, column.width, not isinstance(column, Interval)], device="cpu"
         )
         first += column.width
         if isinstance(column, Interval):
@@ -203,10 +203,10 @@ def _fill(plan: BoostingPlan, network: Boosted, scores: list[Array]) -> None:
     if isinstance(target, Values):
         scale, middle = (target.high - target.low) / 2, (target.high + target.low) / 2
         network.base.fill_(middle)
-        network.limits.copy_(torch.tensor([target.low, target.high]))
+        network.limits.copy_(torch.tensor([target.low, target.high], device="cpu"))
     if isinstance(target, Counts):
         network.base.fill_(target.start)
-        network.limits.copy_(torch.tensor([-target.top - 10, target.top]))
+        network.limits.copy_(torch.tensor([-target.top - 10, target.top], device="cpu"))
     for number, block_scores in enumerate(scores):
         table = torch.from_numpy(scale * block_scores.T).float()
         if isinstance(target, Labels) and target.classes == 2:

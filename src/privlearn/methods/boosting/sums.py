@@ -69,7 +69,7 @@ def gradient_histogram(
     if weights is not None:
         rows = rows * torch.from_numpy(weights[indices]).nan_to_num(0.0).clamp(0, 1)[:, None]
     added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), 1.0, "gradient_histogram")
-    sums = torch.zeros(rows.shape[1], size, dtype=torch.float64)
+    sums = torch.zeros(rows.shape[1], size, dtype=torch.float64, device="cpu")
     # in steps: exact, in whatever order
     sums.index_add_(1, torch.from_numpy(cells[indices]), in_steps(rows).T)
     outputs = gradients.shape[1]

@@ -113,7 +113,7 @@ def _softplus_table() -> tuple[Tensor, dict[str, Tensor]]:
     """Points 0 .. _FAR, and for each the largest value at points of at most its size, of either
     sign.
     """
-    points = torch.arange(0, _FAR + _STEP, _STEP, dtype=torch.float64)
+    points = torch.arange(0, _FAR + _STEP, _STEP, dtype=torch.float64, device="cpu")
     columns = {}
     for name in (field.name for field in fields(Suprema)):
         at = torch.maximum(_softplus_term(name, points), _softplus_term(name, -points))

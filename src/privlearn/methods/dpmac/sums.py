@@ -445,7 +445,7 @@ def histogram(
         For each histogram its counts, shape (bins,), in double precision.
     """
     moved = 2**0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    ends = torch.tensor(edges, dtype=torch.float64)
+    ends = torch.tensor(edges, dtype=torch.float64, device="cpu")
     parts = []
     for lengths in norms:
         finite = lengths[lengths.isfinite()].double().cpu()

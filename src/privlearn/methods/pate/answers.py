@@ -102,20 +102,22 @@ class Answers:
         """
         number = min(plan.queries if queries is None else queries, len(inputs))
         made_up = torch.Generator().manual_seed(seed)
-        answered = torch.ones(number, dtype=torch.bool)
+        answered = torch.ones(number, dtype=torch.bool, device="cpu")
         if not isinstance(plan.aggregate, Votes | ConfidentVotes):
             if reducer is None:
                 raise BadInput("codes need a reducer: give the one that answers are decoded by")
-            codes = plan.noise_std * torch.randn(number, reducer.size, generator=made_up)
+            codes = plan.noise_std * torch.randn(
+                number, reducer.size, generator=made_up, device="cpu"
+            )
             return cls(inputs, reducer.decode(codes + reducer.code_centre), answered)
         classes = plan.aggregate.classes
         # The last class first: few rows, too, have a label that only a student for all classes has
         # room for.
         scores = plan.noise_std * torch.randn(
-            number, classes, generator=made_up, dtype=torch.float64
+            number, classes, generator=made_up, dtype=torch.float64, device="cpu"
         )
-        targets = (classes - 1 - torch.arange(number)) % classes
-        scores[torch.arange(number), targets] = scores.amax(1) + 1
+        targets = (classes - 1 - torch.arange(number, device="cpu")) % classes
+        scores[torch.arange(number, device="cpu"), targets] = scores.amax(1) + 1
         return cls(inputs, targets, answered, scores, plan.teachers / plan.noise_std**2)
 
     @property
@@ -263,7 +265,11 @@ def release_answers(
     if isinstance(sums, CodeSums):
         assert reducer is not None
         codes = _codes(plan, sums, ledger, streams)
-        return reducer.decode(codes.float()), torch.ones(plan.queries, dtype=torch.bool), None
+        return (
+            reducer.decode(codes.float()),
+            torch.ones(plan.queries, dtype=torch.bool, device="cpu"),
+            None,
+        )
     if isinstance(plan.aggregate, ConfidentVotes):
         counts, answered = _confident(plan, plan.aggregate, sums, ledger, streams)
         return counts.argmax(1), answered, counts
@@ -272,7 +278,7 @@ def release_answers(
         counts[query] = _release(
             sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams
         )
-    return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
+    return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool, device="cpu"), counts
 
 
 def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) -> Tensor:
@@ -296,7 +302,10 @@ def _confident(
     """
     assert plan.limit is not None
     account = PrivacyFilter(ledger, plan.limit, plan.adjacency)
-    noisy, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
+    noisy, answered = (
+        torch.zeros_like(counts.counts),
+        torch.zeros(plan.queries, dtype=torch.bool, device="cpu"),
+    )
     for query in range(plan.queries):
         if int(answered.sum()) == aggregate.answers:
             break
@@ -400,7 +409,9 @@ def keep_answers(
             totals, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             streams.noise.watch = watch
             _total(totals).copy_(saved.tensors["sums"])
-            totals.added.see(torch.zeros(0))  # they were measured before they were kept
+            totals.added.see(
+                torch.zeros(0, device="cpu")
+            )  # they were measured before they were kept
         answers = of_pool(
             plan, pool, ledger, release_answers(plan, totals, reducer, ledger, streams), streams
         )

@@ -103,15 +103,15 @@ class Autoencoder(Reducer):
             if encoder is None:
                 encoder = nn.Sequential(
                     nn.Flatten(),
-                    nn.Linear(numbers, _HIDDEN),
+                    nn.Linear(numbers, _HIDDEN, device="cpu"),
                     nn.ReLU(),
-                    nn.Linear(_HIDDEN, size + 1),
+                    nn.Linear(_HIDDEN, size + 1, device="cpu"),
                 )
             if decoder is None:
                 decoder = nn.Sequential(
-                    nn.Linear(size, _HIDDEN),
+                    nn.Linear(size, _HIDDEN, device="cpu"),
                     nn.ReLU(),
-                    nn.Linear(_HIDDEN, numbers),
+                    nn.Linear(_HIDDEN, numbers, device="cpu"),
                     nn.Unflatten(1, shape),
                 )
             _require_fit(encoder, decoder, targets[:2], size)
@@ -145,7 +145,7 @@ class Autoencoder(Reducer):
     @property
     def code_centre(self) -> Tensor:
         """0, the unit ball's centre."""
-        return torch.zeros(self.size, dtype=self._centre.dtype)
+        return torch.zeros(self.size, dtype=self._centre.dtype, device="cpu")
 
     @torch.no_grad()
     def encode(self, targets: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _train(
     descent = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=rate)
     encoder.train(), decoder.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(targets)).split(batch_size):  # type: ignore[no-untyped-call]
+        for rows in torch.randperm(len(targets), device="cpu").split(batch_size):  # type: ignore[no-untyped-call]
             codes = unit_ball(encoder(targets[rows]))
             out = decoder(codes + noise_std * torch.randn_like(codes))
             descent.zero_grad()

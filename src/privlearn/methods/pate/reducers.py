@@ -293,7 +293,7 @@ class RandomProjection(Reducer):
         count("seed", self.seed, least=0, most=2**63 - 1)
         generator = torch.Generator().manual_seed(self.seed)
         directions, _ = torch.linalg.qr(
-            torch.randn(math.prod(self.target_shape), self.codes, generator=generator)
+            torch.randn(math.prod(self.target_shape), self.codes, generator=generator, device="cpu")
         )
         object.__setattr__(self, "_directions", directions.T.contiguous())
 
@@ -310,7 +310,7 @@ class RandomProjection(Reducer):
     @property
     def centre(self) -> Tensor:
         """Zeros."""
-        return torch.zeros(self.target_shape)
+        return torch.zeros(self.target_shape, device="cpu")
 
     @property
     def matrix(self) -> Tensor:
@@ -349,7 +349,9 @@ class Identity(Reducer):
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         try:
             object.__setattr__(self, "origin", as_plain(self.origin, float))
-            centre = torch.as_tensor(self.origin, dtype=torch.float32).expand(self.target_shape)
+            centre = torch.as_tensor(self.origin, dtype=torch.float32, device="cpu").expand(
+                self.target_shape
+            )
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(
                 f"origin can't be a target of shape {self.target_shape}: {error}"

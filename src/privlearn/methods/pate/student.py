@@ -223,7 +223,7 @@ class Student:
         with generators_at(self.seed):
             module.train()
             for _ in range(self.epochs):
-                for rows in torch.randperm(len(inputs)).split(self.batch_size):  # type: ignore[no-untyped-call]
+                for rows in torch.randperm(len(inputs), device="cpu").split(self.batch_size):  # type: ignore[no-untyped-call]
                     batch = inputs[rows] if self.augment is None else self.augment(inputs[rows])
                     descent.zero_grad()
                     compare(module(batch), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]

@@ -134,7 +134,7 @@ class CodeSums:
             self.sensitivity = aggregate.sensitivity
             self._radius = aggregate.radius
             self._origin = encoder.code_centre.double()
-        self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64)
+        self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64, device="cpu")
         self.added = Contributions(
             self.sensitivity if self._box else self._radius, type(encoder).__name__
         )
@@ -216,7 +216,7 @@ class VoteCounts:
 
     def __init__(self, aggregate: Votes | ConfidentVotes, queries: int) -> None:
         self._aggregate, self._queries = aggregate, queries
-        self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64)
+        self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64, device="cpu")
         self.added = Contributions(1.0, type(aggregate).__name__)
 
     @property
@@ -247,7 +247,7 @@ class VoteCounts:
             )
             votes = numbers.where(valid, 0).long()
         self.added.see(valid.double())
-        self.counts[torch.arange(self._queries), votes] += valid.double()
+        self.counts[torch.arange(self._queries, device="cpu"), votes] += valid.double()
         return True
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:

@@ -126,7 +126,7 @@ def recipe_of(teacher: str, data: Dataset, pool: Dataset, classes: int) -> Recip
 def _train_by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
     descent = torch.optim.Adam(teacher.parameters(), lr=1e-3, weight_decay=1e-3)
     for _ in range(50):
-        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
+        for rows in torch.randperm(len(x), device="cpu").split(32):  # type: ignore[no-untyped-call]
             descent.zero_grad()
             nn.functional.cross_entropy(teacher(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
             descent.step()

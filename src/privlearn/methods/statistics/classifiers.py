@@ -190,7 +190,7 @@ def _release(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistic
             prepare=rows.prepare,
             by_class=plan.selects and plan.criterion == "welch",
         )
-        clip = ClipRows(torch.tensor(float(plan.row_norm)))
+        clip = ClipRows(torch.tensor(float(plan.row_norm), device="cpu"))
         if not plan.selects:
             return [clip], whole
         best = ranked(whole, plan.keep, plan.criterion, plan.least_count)
@@ -213,7 +213,7 @@ def _release(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistic
         columns=best,
         prepare=rows.prepare,
     )
-    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], statistics
+    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm, device="cpu"))], statistics
 
 
 def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple[Tensor, Tensor]:
@@ -260,7 +260,7 @@ def least_squares(
         squares = release_squares(plan, rows.x, rows.y, rows.ledger, rows.stream, rows.prepare)
     ridge = RIDGE * squares.loudest
     weights = solved(squares, ridge)
-    clip = ClipRows(torch.tensor(float(plan.row_norm)))
+    clip = ClipRows(torch.tensor(float(plan.row_norm), device="cpu"))
     bias = plan.constant * weights[-1]
     return linear_result(
         plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": ridge}

@@ -69,12 +69,12 @@ class ReleasedRows:
         Variances are those of the noisy rows: what tells features apart in them is the signal
         beside that. Randomised labels are undone in expectation.
         """
-        front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm))]
+        front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm, device="cpu"))]
         return classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
 
     def statistics(self) -> Statistics:
         """Counts, sums and moments of the noisy rows."""
-        member = (self.y[:, None] == torch.arange(self.plan.classes)).double()
+        member = (self.y[:, None] == torch.arange(self.plan.classes, device="cpu")).double()
         # noise mostly cancels: single precision shows
         counts, sums = member.sum(0), member.T @ self.x.double()
         if self.plan.label_epsilon is not None:
@@ -120,7 +120,7 @@ def release_features(
         BudgetExceeded, BadInput: as `select_features`.
     """
     with opened(plan, RowsPlan, dataset, ledger, streams) as rows:
-        stream, best = rows.stream, torch.arange(plan.features)
+        stream, best = rows.stream, torch.arange(plan.features, device="cpu")
         if plan.selects:
             best, _ = plan.selection.chosen(
                 rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare

@@ -168,7 +168,7 @@ def linear_result(
         ledger: where it was charged.
         facts: what else was released or is public, for certificates.
     """
-    linear = nn.Linear(weight.shape[1], len(bias))
+    linear = nn.Linear(weight.shape[1], len(bias), device="cpu")
     with torch.no_grad():
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)

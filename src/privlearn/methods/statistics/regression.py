@@ -163,7 +163,7 @@ def ridge(
         middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
         shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
         (sample,) = FullBatch().draw(len(rows.x))
-        targets = (torch.as_tensor(rows.y).double() - middle) / half
+        targets = (torch.as_tensor(rows.y, device="cpu").double() - middle) / half
         bounded = ridge_sums(
             rows.x,
             targets,
@@ -188,7 +188,7 @@ def ridge(
     squares = Squares(both, symmetric(gram, len(products)), *stds)
     penalty = RIDGE * squares.loudest
     weights = half * solved(squares, penalty)[:, :1]
-    clip = ClipRows(torch.tensor(float(plan.row_norm)))
+    clip = ClipRows(torch.tensor(float(plan.row_norm), device="cpu"))
     bias = plan.constant * weights[-1] + middle
     return linear_result(
         plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": penalty}

@@ -57,9 +57,9 @@ def ridge_sums(
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     linear, square = (Contributions(length**power, "ridge_sums") for power in (1, 2))
-    products, gram = torch.zeros(()), torch.zeros(())
+    products, gram = torch.zeros((), device="cpu"), torch.zeros((), device="cpu")
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
-    targets = torch.as_tensor(y).double()
+    targets = torch.as_tensor(y, device="cpu").double()
     # as the classes of which labelled_blocks has one
     present = torch.where(targets.isfinite(), 0, -1)
     for number, (rows, member) in enumerate(labelled_blocks(x, present, sample, 1, None, prepare)):
@@ -72,7 +72,7 @@ def ridge_sums(
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
         longer = torch.cat([rows, follows * member], 1)
         if weights is not None:
-            weight = torch.as_tensor(weights).double()[
+            weight = torch.as_tensor(weights, device="cpu").double()[
                 torch.from_numpy(sample.indices[first : first + len(rows)])
             ]
             member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
@@ -113,7 +113,7 @@ class Probabilities(RightAnswers):
         # One by one: in a batch the rounding of a row's scores could follow from how many others
         # there are.
         super().__init__(twin, at_once=1, computed=FrozenState(twin).restore)
-        self.answer = torch.zeros(classes, dtype=torch.float64)
+        self.answer = torch.zeros(classes, dtype=torch.float64, device="cpu")
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         if scored.shape[1] != len(self.answer):
@@ -130,7 +130,7 @@ class PredictedValues(RightAnswers):
         model: gives one number for each row.
     """
 
-    answer = torch.zeros(2, dtype=torch.float64)
+    answer = torch.zeros(2, dtype=torch.float64, device="cpu")
 
     def __init__(self, model: nn.Module) -> None:
         twin = copy.deepcopy(model).cpu().requires_grad_(False)
@@ -179,7 +179,7 @@ def error_sums(
     usable = (there > 0) & targets.isfinite()
     low, half = bounds[0], (bounds[1] - bounds[0]) / 2
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
-    wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64)
+    wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64, device="cpu")
     predicted, targets = (
         ((values[usable] - low) / half - 1).clamp(-1, 1) for values in (predicted, targets)
     )
@@ -245,7 +245,9 @@ def metric_sums(
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
     losses = -answers.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
     wrong = torch.ones(
-        0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64
+        0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()),
+        dtype=torch.float64,
+        device="cpu",
     )
     losses = in_steps(losses.clamp(0, 1))
     added = Contributions.of(
@@ -276,7 +278,7 @@ def cell_counts(
     Returns:
         For each column a tensor of shape (size,), in double precision.
     """
-    counts, cells_of = [], torch.zeros(len(sample), dtype=torch.float64)
+    counts, cells_of = [], torch.zeros(len(sample), dtype=torch.float64, device="cpu")
     for column_cells, size in zip(cells, sizes, strict=True):
         there = torch.from_numpy(column_cells[sample.indices])
         counted = (there >= 0) & (there < size)

@@ -48,7 +48,7 @@ def total_losses(
         for model in models
     ]
     return CandidateScores(
-        torch.tensor(sums, dtype=torch.float64),
+        torch.tensor(sums, dtype=torch.float64, device="cpu"),
         1.0,
         adjacency is not Adjacency.REPLACE_ONE,
         adjacency,
@@ -96,7 +96,7 @@ def require_targets(data: Dataset, metric: str) -> None:
 class _RowLosses(RightAnswers):
     """As `RightAnswers`, but (1, the loss in [0, 1]) of each row."""
 
-    answer = torch.zeros(2, dtype=torch.float64)
+    answer = torch.zeros(2, dtype=torch.float64, device="cpu")
     metric: str
     bounds: tuple[float, float] | None
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.core.clipping.capture import BatchExamples, Capture, SeenCalls
+from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.kernels import UnusedKernels
 from privlearn.core.clipping.operations import RULES
 from privlearn.core.clipping.separation.program import Constants
@@ -36,7 +37,7 @@ def name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
     batch = BatchExamples(leaves, len(leaves[0]))
     capture = Capture(RULES, (), UnusedKernels(), batch, SeenCalls(constants), tracker)
     try:
-        with torch.no_grad(), tracker:
+        with torch.no_grad(), looking_at(leaves[0].device), tracker:
             with capture:
                 out = model(*leaves)
             where = tracker.mark_of(out).met

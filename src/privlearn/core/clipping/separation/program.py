@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.core.clipping.layout import NotLayerwise
+from privlearn.core.devices import KIND_FLAGS
 
 
 @final
@@ -110,7 +111,7 @@ METADATA: frozenset[Any] = frozenset(
                 "ndim",
                 "is_leaf",
                 "layout",
-                "is_cuda",
+                *KIND_FLAGS,
             )
         ),
     }

@@ -42,6 +42,7 @@ from privlearn.core.clipping.separation.program import (
     asks_for_any,
     counts_all,
 )
+from privlearn.core.devices import on_processor
 
 
 class Coupled(NotLayerwise):
@@ -489,7 +490,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _are_equal(self, one: Tensor, other: Tensor) -> bool:
         """Whether two constants are equal, NaN to NaN."""
-        if self._assumed is not None and one.device.type != "cpu":
+        if self._assumed is not None and not on_processor(one):
             equal = one == other
             if one.is_floating_point():
                 equal |= (one != one) & (other != other)
@@ -513,7 +514,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 and not tensor.is_complex()
                 and not tensor.requires_grad
             ):
-                later = self._assumed is not None and tensor.device.type != "cpu"
+                later = self._assumed is not None and not on_processor(tensor)
                 number = tensor.detach().to(torch.float64, copy=True)
                 self.noted.append(number if later else float(number))
 

@@ -32,6 +32,7 @@ from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.randomness import drawn_by
 from privlearn.core.clipping.separation.tracker import Coupled, CoupledElsewhere
 from privlearn.core.clipping.sharded.groups import Groups, OtherFailed, Shards
+from privlearn.core.memory import require_memory
 from privlearn.core.processes import Share
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
@@ -133,7 +134,9 @@ class ShardedGradients(ClippedGradients):
         blocks: Sequence[Tensor],
         clipped: Tensor,
     ) -> None:
-        parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
+        parts = self._world.parts(
+            sample.indices, [torch.zeros(1, dtype=torch.float64, device="cpu")]
+        )
         waiting = deque(
             Waiting(data, torch.from_numpy(chunk))
             for examples, _ in parts
@@ -176,7 +179,8 @@ class ShardedGradients(ClippedGradients):
             self._random.take(np.arange(COMPARED, dtype=np.uint64))
         before = drawn_by(self._device)
         try:
-            gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
+            with self._indices.deferred():
+                gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
         except (OtherFailed, CoupledElsewhere):
             waiting.extendleft([part] if part else [])
             return nothing
@@ -194,6 +198,8 @@ class ShardedGradients(ClippedGradients):
             if isinstance(error, NotLayerwise) and part.path + 1 < len(self._paths):
                 waiting.appendleft(replace(part, path=part.path + 1))
             else:
+                if len(part.rows) == 1:
+                    require_memory(error)
                 self._split(part, waiting)
             return nothing
         if part is None:
@@ -202,6 +208,9 @@ class ShardedGradients(ClippedGradients):
             # the model draws random numbers that it did not draw on made-up rows
             self._random.active = True
             waiting.appendleft(part)
+            return nothing
+        if self._indices.flag is not None and self._indices.flag.item():
+            self._split(part, waiting)
             return nothing
         squares = self._squares(gradients, losses)
         finite = squares.isfinite().all(0) & losses.isfinite()
@@ -221,7 +230,9 @@ class ShardedGradients(ClippedGradients):
                 if part is None
                 else self._take(part.data, part.rows if part.at is None else part.at)
             )
-        except Exception:
+        except Exception as error:
+            if part is not None and len(part.rows) == 1:
+                require_memory(error)
             return None
 
     def _split(self, part: Waiting, waiting: deque[Waiting]) -> None:
