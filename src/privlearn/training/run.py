@@ -114,6 +114,7 @@ class Run(BaseRun):
     def _run(self) -> Generator[Epoch]:
         session, task = self.session, self.task
         with session.charging():
+            task.gradients.draw_by(session.streams.noise.cipher)
             task.fit(session)
             session.account = session.world.agreed(self._noise.begin(session.agreed))
             for number, noise_multiplier in session.epochs(self._noise):
