@@ -1,7 +1,8 @@
 """Runs on a device give what they give on the processor: samples, events and noise exactly, weights
 but for rounding.
 
-Each test runs on the processor, too, where it is trivial: so what it calls is known to work.
+Each test runs on the processor, too, where it is trivial: so what it calls is known to work. On the
+simulated device they run in a process of their own, together with the tests that are for it alone.
 """
 
 from __future__ import annotations
@@ -16,17 +17,11 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn.core.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
+from tests.support.devices import DEVICES, run_on_the_simulated_device
 from tests.support.registries import completed
+from tests.support.simulated.device import is_installed
 from tests.support.steps import EachStep
 
-CUDA = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
-    ],
-)
-DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
@@ -129,3 +124,17 @@ def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
         whole
     ).norm()
     assert pv.verify(pv.publish(resumed, tmp_path / "model", delta=1e-5)).ok
+
+
+#: Files with tests of the simulated device.
+SIMULATED = (
+    "tests/support/rules_of_simulated.py",
+    "tests/runs/test_devices.py",
+    "tests/runs/steps_on_simulated.py",
+)
+
+
+@pytest.mark.skipif(is_installed(), reason="this is the process that has the device")
+def test_on_the_simulated_device() -> None:
+    """The device's own rules, the tests above, and what a step costs."""
+    run_on_the_simulated_device(*SIMULATED)

@@ -1,0 +1,1 @@
+"""A simulated accelerator for tests, where no GPU is at hand (see `device`)."""
