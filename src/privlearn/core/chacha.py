@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +30,9 @@ WORDS, BLOCK = 16, 64
 NOISE, REFINEMENT = 0, 1
 _CONSTANTS = struct.unpack("<4i", b"expand 32-byte k")
 _LOW = 0xFFFFFFFF
+#: Blocks of one call, and calls in a process, from which on a kernel is compiled for a device.
+_COMPILED_FROM, _COMPILED_AFTER = 1 << 17, 200
+_asked: dict[torch.device, int] = {}
 #: Blocks first to last, without the last.
 Range = tuple[int, int]
 
@@ -103,36 +106,6 @@ def key_words(key: bytes, device: torch.device) -> Tensor:
     return words
 
 
-def in_one_pass(key: Tensor, nonce: int, counters: Tensor) -> Tensor:
-    """The blocks of `by_operations`, word by word: what a compiler makes one kernel of.
-
-    Args:
-        key: eight words, int32, on the device of `counters`.
-        nonce: what they are for, below 2^31.
-        counters: as of `by_operations`.
-    """
-    zero = torch.zeros_like(counters, dtype=torch.int32)
-    low, high = ((counters << 32) >> 32).to(torch.int32), (counters >> 32).to(torch.int32)
-    start = [
-        *(zero + word for word in _CONSTANTS),
-        *(zero + key[place] for place in range(8)),
-        low,
-        high,
-        zero + nonce,
-        zero,
-    ]
-    words = list(start)
-    for _ in range(10):
-        for shift in (0, 1):  # columns, then diagonals
-            for at in range(4):
-                four = [4 * row + (at + shift * row) % 4 for row in range(4)]
-                for place, word in zip(
-                    four, _quarter_round(*(words[place] for place in four)), strict=True
-                ):
-                    words[place] = word
-    return torch.stack([word + other for word, other in zip(words, start, strict=True)])
-
-
 def _quarter_round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, ...]:
     a = a + b
     d = _rotate(d ^ a, 16)
@@ -158,6 +131,49 @@ def _halve(numbers: Tensor, out: Tensor) -> None:
     out[1].copy_(numbers >> 32)
 
 
+@lru_cache
+def _kernel(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """What makes the blocks of `by_operations` by one call, if it can be compiled and does."""
+    key, counters = bytes(range(32)), counters_of([(0, 300), (2**32 - 1, 2**32 + 300)], device)
+    try:
+        from privlearn.core.chacha_kernel import by_triton  # Triton is not everywhere
+
+        words = key_words(key, device)
+        for nonces in (counters[:1] + 2**40, counters * -(2**33)):
+            made = by_triton(words, nonces, counters)
+            if not torch.equal(made, by_operations(key, nonces.expand_as(counters), counters)):
+                return None
+    except Exception:  # whatever a compiler may raise: the operations are there
+        return None
+    return by_triton
+
+
+def blocks_of(key: bytes, nonces: int | Tensor, counters: Tensor) -> Tensor:
+    """The blocks of `by_operations`, on an accelerator by one kernel where that pays.
+
+    The operations are some five hundred calls, whatever the number of blocks. Compiling takes
+    longer than a short run spends on them: so it waits for many blocks, or for many calls. The
+    blocks are the same, to the last bit.
+    """
+    device = counters.device
+    if device.type != "cpu":
+        _asked[device] = _asked.get(device, 0) + 1
+        many = len(counters) >= _COMPILED_FROM or _asked[device] > _COMPILED_AFTER
+        if many and (kernel := _kernel(device)) is not None:
+            each = (
+                torch.full((1,), signed(nonces), device=device)
+                if isinstance(nonces, int)
+                else nonces
+            )
+            return kernel(key_words(key, device), each, counters)
+    return by_operations(key, nonces, counters)
+
+
+def signed(number: int) -> int:
+    """A number of 64 bits, as int64 has it."""
+    return number - (number >> 63 << 64)
+
+
 def counters_of(ranges: Sequence[Range], device: torch.device) -> Tensor:
     """The counters of blocks, int64."""
     parts = [torch.arange(first, last, device=device) for first, last in ranges]
@@ -174,7 +190,7 @@ def words_at(key: bytes, nonce: int, ranges: Sequence[Range], device: torch.devi
         device: where to; one where the cipher works (`works_on`), or the processor.
     """
     if device.type != "cpu":
-        return by_operations(key, nonce, counters_of(ranges, device))
+        return blocks_of(key, nonce, counters_of(ranges, device))
     made = [by_openssl(key, nonce, first, last - first) for first, last in ranges]
     return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made)).T.contiguous()
 
@@ -246,16 +262,10 @@ _KNOWN: list[tuple[bytes, int, int, bytes]] = [
 
 
 def known_answer() -> tuple[bytes, bytes]:
-    """Blocks of published keys and counters, made in all three ways, and what they have to be."""
+    """Blocks of published keys and counters, made in both ways, and what they have to be."""
     made, expected = b"", b""
     for key, nonce, counter, known in _KNOWN:
         at = torch.tensor([counter])
-        ways = [
-            by_openssl(key, nonce, counter, 1).tobytes(),
-            by_operations(key, nonce, at).numpy().tobytes(),
-        ]
-        if nonce < 2**31:
-            ways.append(in_one_pass(key_words(key, at.device), nonce, at).numpy().tobytes())
-        for way in ways:
-            made, expected = made + way[: len(known)], expected + known
+        for blocks in (by_openssl(key, nonce, counter, 1), by_operations(key, nonce, at).numpy()):
+            made, expected = made + blocks.tobytes()[: len(known)], expected + known
     return made, expected

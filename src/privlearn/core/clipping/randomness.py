@@ -232,7 +232,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(nonces, int):
             nonces = nonces.repeat_interleave(blocks, output_size=number * blocks)
         counters = torch.arange(blocks, device=device).repeat(number)
-        words = chacha.by_operations(key, nonces, counters).view(chacha.WORDS, number, blocks)
+        words = chacha.blocks_of(key, nonces, counters).view(chacha.WORDS, number, blocks)
         return words.movedim(0, 2).reshape(number, -1)[:, :size]
 
     def _by_aes(self, name: int, size: int) -> Tensor:

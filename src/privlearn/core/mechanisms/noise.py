@@ -25,7 +25,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import mpmath
@@ -43,9 +42,6 @@ from privlearn.errors import BadInput
 _BLOCK = 1 << 17
 #: Draws that are made at once on an accelerator: many, since each call of an operation takes time.
 _BLOCK_ON_DEVICE = 1 << 22
-#: Draws from which on a device's operations are compiled into one: that takes seconds, and fewer
-#: draws take less than a millisecond a step without.
-_COMPILED_FROM = 1 << 20
 _LANES = 8  # draws that one block of ChaCha20 makes
 _ENDS = np.iinfo(np.int64)
 #: sin(pi t / 2) / t to 7e-9 and cos(pi t / 2) to 5e-10 for t in [-1, 1], in powers of t^2
@@ -217,35 +213,7 @@ def _normals_at(
     key: bytes, blocks: Sequence[chacha.Range], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The draws of blocks, eight for each, on a device."""
-    if device.type != "cpu" and sum(last - first for first, last in blocks) * _LANES >= (
-        _COMPILED_FROM
-    ):
-        made = _compiled(device, dtype)
-        if made is not None:
-            return made(chacha.key_words(key, device), chacha.counters_of(blocks, device))
     return normals_of(chacha.words_at(key, chacha.NOISE, blocks, device), dtype)
-
-
-@lru_cache
-def _compiled(
-    device: torch.device, dtype: torch.dtype
-) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Words and draws as one kernel of a device, if it makes the draws that the operations make."""
-    if find_spec("triton") is None:
-        return None
-
-    def make(key: Tensor, counters: Tensor) -> Tensor:
-        return normals_of(chacha.in_one_pass(key, chacha.NOISE, counters), dtype)
-
-    key, ranges = bytes(range(32)), [(0, 1 << 12), (2**32 - 1, 2**32 + (1 << 12))]
-    try:
-        made: Callable[[Tensor, Tensor], Tensor] = torch.compile(make, dynamic=True)
-        draws = made(chacha.key_words(key, device), chacha.counters_of(ranges, device))
-    except Exception:  # whatever a compiler may raise: the operations are there
-        return None
-    expected = normals_of(chacha.words_at(key, chacha.NOISE, ranges, device), dtype)
-    room = 2.0**-46 if dtype == torch.float64 else 2.0**-18
-    return made if bool(((draws - expected).abs() <= room * (1 + expected.abs())).all()) else None
 
 
 def _wide(upper: Tensor, lower: Tensor) -> Tensor:
@@ -446,16 +414,12 @@ def rounded_at(
         place = _block_number(blocks, block)
         bits = chacha.by_openssl(key, chacha.NOISE, place, 1)[0].astype(np.uint32).tolist()
         radius_bits, angle_bits = (
-            _signed(bits[at + pair] << 32 | bits[at + 4 + pair]) for at in (0, 8)
+            chacha.signed(bits[at + pair] << 32 | bits[at + 4 + pair]) for at in (0, 8)
         )
         further = _further_bits(key, 4 * place + pair)
         refined = _refine(radius_bits, angle_bits, scale, further)
         whole[:, pair, block] = torch.tensor(refined, dtype=torch.float64).to(device)
     return whole.view(_LANES, -1).T.reshape(-1)
-
-
-def _signed(bits: int) -> int:
-    return bits - (bits >> 63 << 64)
 
 
 def _block_number(blocks: Sequence[chacha.Range], at: int) -> int:
