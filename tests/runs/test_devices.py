@@ -7,7 +7,9 @@ simulated device they run in a process of their own, together with the tests tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
+from privlearn.auditing import Transcript, commit, replay
 from privlearn.core.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.core.clipping.randomness import RowRandom
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
+from privlearn.core.streams import CIPHER
+from privlearn.errors import BadInput
+from privlearn.runs.transcript import CommittedSecret
 from tests.support.devices import DEVICES, run_on_the_simulated_device
 from tests.support.registries import completed
 from tests.support.simulated.device import is_installed
@@ -192,6 +198,36 @@ def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
         whole
     ).norm()
     assert pv.verify(pv.publish(resumed, tmp_path / "model", delta=1e-5)).ok
+
+
+@DEVICES
+def test_a_recorded_run_is_replayed_on_the_processor(device: str, tmp_path: Path) -> None:
+    """Its noise and its masks follow from what was committed to, the cipher too, wherever it is
+    taken again.
+    """
+    rows = data(24)
+
+    def train_on(where: str) -> Callable[[Any], pv.Result]:
+        def train(checkpoint: Any) -> pv.Result:
+            plan = pv.Plan(pv.Partition(3), 2, pv.schedules.Constant(1.0), Flat(0.5), examples=24)
+            net = network("mlp with dropout")
+            return pv.dpsgd(plan, net, LOSS, rows, device=where, checkpoint=checkpoint)
+
+        return train
+
+    folder = tmp_path / "transcript"
+    commit(rows, folder, train_on(device))
+    recorded = train_on(device)(Transcript(folder, challenge="07", steps=2))
+    pv.publish(recorded, tmp_path / "model", delta=1e-5)
+    options = {"steps": 6, "published": tmp_path / "model", "tolerance": 1e-4}
+    found = replay(folder, train_on("cpu"), rows, **options)
+    assert found.ok, found.verdict
+    assert found.replayed == 6
+    secret = CommittedSecret(folder)
+    assert secret.run.get(CIPHER, "aes") == ("aes" if device == "cpu" else "chacha20")
+    if device != "cpu":  # to the bit another device may compute otherwise
+        with pytest.raises(BadInput, match="device"):
+            replay(folder, train_on("cpu"), rows, steps=6)
 
 
 #: Files with tests of the simulated device.
