@@ -21,7 +21,7 @@ from randomgen import AESCounter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privlearn.core import chacha
+from privlearn.core import chacha_blocks
 from privlearn.core.mechanisms import noise as noise_of_releases
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.core.streams import Streams
@@ -70,10 +70,10 @@ def by_chacha_operations() -> Noise:
     add = by_chacha()
 
     def words_at(key: bytes, nonce: int, ranges: Ranges, device: torch.device) -> Tensor:
-        return chacha.by_operations(key, nonce, chacha.counters_of(ranges, device))
+        return chacha_blocks.by_operations(key, nonce, chacha_blocks.counters_of(ranges, device))
 
     def run(value: Tensor) -> None:
-        with patch.object(chacha, "words_at", words_at):
+        with patch.object(chacha_blocks, "words_at", words_at):
             add(value)
 
     return run
@@ -99,7 +99,7 @@ def cost_on_a_device() -> str:
 
     draws = 1 << 12
     with Counted():
-        words = chacha.by_operations(bytes(32), 0, torch.arange(draws // 8))
+        words = chacha_blocks.by_operations(bytes(32), 0, torch.arange(draws // 8))
         noise_of_releases.normals_of(words, torch.float32)
     return (
         "Bytes that are copied to an accelerator for a number in single precision: 4 with AES, 0 "

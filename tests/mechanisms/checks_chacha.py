@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from privlearn.core import chacha
+from privlearn.core import chacha, chacha_blocks
 from privlearn.core.mechanisms import noise
 from privlearn.core.mechanisms.bisr import BISR
 from privlearn.core.streams import NoiseStream, Streams
@@ -37,17 +37,17 @@ def stream(seed: int = 4, *, discrete: bool = False) -> NoiseStream:
 @check
 def check_blocks_are_the_published_ones_however_they_are_made() -> None:
     """RFC 8439's; and by operations those of OpenSSL, at places beyond 2^32, for any nonce."""
-    made, expected = chacha.known_answer()
+    made, expected = chacha_blocks.known_answer()
     assert made == expected
-    at = chacha.counters_of(RANGES, CPU)
+    at = chacha_blocks.counters_of(RANGES, CPU)
     for nonce in (0, 1, 2**31 - 1):
-        by_openssl = chacha.words_at(KEY, nonce, RANGES, CPU)
-        assert torch.equal(chacha.by_operations(KEY, nonce, at), by_openssl)
+        by_openssl = chacha_blocks.words_at(KEY, nonce, RANGES, CPU)
+        assert torch.equal(chacha_blocks.by_operations(KEY, nonce, at), by_openssl)
     nonces = torch.tensor([0, 5, -1, -(2**63), 2**40])
     each = [chacha.by_openssl(KEY, int(n) % 2**64, 9, 1)[0] for n in nonces]
-    found = chacha.by_operations(KEY, nonces, torch.full((5,), 9))
+    found = chacha_blocks.by_operations(KEY, nonces, torch.full((5,), 9))
     assert np.array_equal(found.T.numpy(), np.stack(each))
-    assert chacha.works_on(CPU)
+    assert chacha_blocks.works_on(CPU)
 
 
 @check
@@ -61,7 +61,7 @@ def check_no_block_is_made_for_two_uses() -> None:
         more = noise._further_bits(KEY, pair)
         blocks += [more().tobytes() for _ in range(3)]
     assert len(set(blocks)) == len(blocks)
-    by_hand = chacha.by_operations(KEY, chacha.NOISE, torch.tensor([3, 3 + 2**32]))
+    by_hand = chacha_blocks.by_operations(KEY, chacha.NOISE, torch.tensor([3, 3 + 2**32]))
     assert not torch.equal(by_hand[:, 0], by_hand[:, 1])
     keys = {chacha.derive_key(bytes(16), use, of=of) for use in (b"a", b"b") for of in (b"", b"c")}
     assert len(keys) == 4
@@ -303,7 +303,9 @@ def check_a_kernel_that_makes_other_blocks_is_not_used() -> None:
     """
 
     def right(key: torch.Tensor, nonces: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
-        return chacha.by_operations(key.numpy().tobytes(), nonces.expand_as(counters), counters)
+        return chacha_blocks.by_operations(
+            key.numpy().tobytes(), nonces.expand_as(counters), counters
+        )
 
     def of_32_bits(key: torch.Tensor, nonces: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
         return right(key, nonces, counters & 0xFFFFFFFF)
@@ -317,8 +319,8 @@ def check_a_kernel_that_makes_other_blocks_is_not_used() -> None:
         raise RuntimeError("it can't be compiled")
 
     for make in (right, of_32_bits, of_one_nonce, that_fails):
-        chacha._kernel.cache_clear()
+        chacha_blocks._kernel.cache_clear()
         module = SimpleNamespace(by_triton=make)
         with mock.patch.dict(sys.modules, {"privlearn.core.chacha_kernel": module}):
-            assert chacha._kernel(CPU) is (make if make is right else None)
-    chacha._kernel.cache_clear()
+            assert chacha_blocks._kernel(CPU) is (make if make is right else None)
+    chacha_blocks._kernel.cache_clear()

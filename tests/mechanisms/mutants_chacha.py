@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.core import chacha, streams
+from privlearn.core import chacha, chacha_blocks, streams
 from privlearn.core.mechanisms import noise
 from privlearn.core.mechanisms.bisr import RedrawnStream
 from privlearn.runs.repeats import Repeats
@@ -41,42 +41,42 @@ MUTANTS = [
     ),
     Mutant(
         "the counter wraps after 2^32 blocks",
-        chacha.by_operations,
+        chacha_blocks.by_operations,
         "_halve(counters, start[12:14])",
         "_halve(counters & 0xFFFFFFFF, start[12:14])",
         BLOCKS,
     ),
     Mutant(
         "any kernel will do",
-        chacha._kernel,
+        chacha_blocks._kernel,
         "if not torch.equal(made,",
         "if False and torch.equal(made,",
         "check_a_kernel_that_makes_other_blocks_is_not_used",
     ),
     Mutant(
         "one rotation is by another number",
-        chacha._quarter_round,
+        chacha_blocks._quarter_round,
         "_rotate(b ^ c, 7)",
         "_rotate(b ^ c, 8)",
         BLOCKS,
     ),
     Mutant(
         "signs are rotated in",
-        chacha._rotate,
+        chacha_blocks._rotate,
         "& ((1 << by) - 1)",
         "",
         BLOCKS,
     ),
     Mutant(
         "eight rounds",
-        chacha.by_operations,
+        chacha_blocks.by_operations,
         "range(10)",
         "range(4)",
         BLOCKS,
     ),
     Mutant(
         "the state is not added at the end",
-        chacha.by_operations,
+        chacha_blocks.by_operations,
         ".add_(start)",
         "",
         BLOCKS,

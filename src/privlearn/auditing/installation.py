@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from privlearn.auditing.bounds import Floats
 from privlearn.auditing.steps import audit
-from privlearn.core import chacha
+from privlearn.core import chacha_blocks
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Event, Repeated
@@ -122,7 +122,7 @@ def _random_bits_are_those_of_aes() -> str:
 
 
 def _random_bits_are_those_of_chacha20() -> str:
-    bits, expected = chacha.known_answer()
+    bits, expected = chacha_blocks.known_answer()
     _require(bits == expected, f"{bits.hex()}, expected {expected.hex()}")
     stream = Streams.new(cipher="chacha20").noise
     drawn = torch.zeros(1 << 18)

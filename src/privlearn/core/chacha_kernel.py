@@ -1,5 +1,5 @@
 """Blocks of ChaCha20 by one kernel of an accelerator, compiled by Triton: those of
-`chacha.by_operations`, which it is compared with before its first use.
+`chacha_blocks.by_operations`, which it is compared with before its first use.
 """
 
 from __future__ import annotations
@@ -75,11 +75,12 @@ def _make(words, key, nonces, counters, blocks, MANY: tl.constexpr, TOGETHER: tl
 
 
 def by_triton(key: Tensor, nonces: Tensor, counters: Tensor) -> Tensor:
-    """As `chacha.by_operations`, of the words of a key, and of one nonce or one for each block."""
+    """As `chacha_blocks.by_operations`: of a key's words, and of one nonce or one a block."""
     blocks = len(counters)
     words = torch.empty(16, blocks, dtype=torch.int32, device=counters.device)
     if blocks:
-        _make[(-(-blocks // _TOGETHER),)](
-            words, key, nonces, counters, blocks, MANY=len(nonces) > 1, TOGETHER=_TOGETHER
-        )
+        with torch.cuda.device_of(counters):  # of several; elsewhere it does nothing
+            _make[(-(-blocks // _TOGETHER),)](
+                words, key, nonces, counters, blocks, MANY=len(nonces) > 1, TOGETHER=_TOGETHER
+            )
     return words

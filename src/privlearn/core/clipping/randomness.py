@@ -6,7 +6,7 @@ draws it, and of its place in what that call draws for the example. So one examp
 moves no other example's masks, and a sum of clipped gradients changes by at most the clip's norm,
 also for those who know the seeds.
 
-AES makes them on the processor. ChaCha20 makes them where they are needed (`core.chacha`), with the
+AES makes them on the processor. ChaCha20 makes them where they are needed (`core.chacha_blocks`), with the
 same bits on every device: a key for each call, the digest as nonce, the place as counter. A run
 draws masks by the cipher of its noise. Whole numbers are compared with whole numbers, so that masks
 of one seed are the same on all devices.
@@ -223,16 +223,16 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _by_chacha(self, name: int, size: int, device: torch.device) -> Tensor:
         """So many numbers for each example, by ChaCha20 where it works."""
-        from privlearn.core import chacha  # not to verify or plan
+        from privlearn.core import chacha, chacha_blocks  # not to verify or plan
 
-        device = device if chacha.works_on(device, in_double=True) else torch.device("cpu")
+        device = device if chacha_blocks.works_on(device, in_double=True) else torch.device("cpu")
         number, blocks = len(self._examples), -(-size // chacha.WORDS)
         key = chacha.derive_key(self._key, b"masks", of=name.to_bytes(8, "little"))
         nonces = self._of.nonces(device)
         if not isinstance(nonces, int):
             nonces = nonces.repeat_interleave(blocks, output_size=number * blocks)
         counters = torch.arange(blocks, device=device).repeat(number)
-        words = chacha.blocks_of(key, nonces, counters).view(chacha.WORDS, number, blocks)
+        words = chacha_blocks.blocks_of(key, nonces, counters).view(chacha.WORDS, number, blocks)
         return words.movedim(0, 2).reshape(number, -1)[:, :size]
 
     def _by_aes(self, name: int, size: int) -> Tensor:

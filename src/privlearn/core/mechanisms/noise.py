@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privlearn.core import chacha
+from privlearn.core import chacha, chacha_blocks
 from privlearn.core.mechanisms.noise_kernel import BUILT, NoiseKernel
 from privlearn.core.streams import NoiseStream
 from privlearn.errors import BadInput
@@ -146,7 +146,7 @@ def _add_by_place(
 
 def _where_made(device: torch.device) -> torch.device:
     """A device, or the processor where it lacks double precision, or the cipher's operations."""
-    return device if chacha.works_on(device, in_double=True) else torch.device("cpu")
+    return device if chacha_blocks.works_on(device, in_double=True) else torch.device("cpu")
 
 
 def _lined_up(
@@ -182,7 +182,7 @@ class _Gathered:
         self.pieces.append(piece)
         self.numbers += len(piece)
 
-    def blocks(self, before: int) -> list[chacha.Range]:
+    def blocks(self, before: int) -> list[chacha_blocks.Range]:
         """The blocks of the stream that make their draws, `before` of which come first."""
         return [(before + first, before + last) for first, last in self._runs]
 
@@ -210,10 +210,10 @@ def _gathered(parts: Sequence[tuple[int, Tensor]]) -> Iterator[_Gathered]:
 
 
 def _normals_at(
-    key: bytes, blocks: Sequence[chacha.Range], dtype: torch.dtype, device: torch.device
+    key: bytes, blocks: Sequence[chacha_blocks.Range], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The draws of blocks, eight for each, on a device."""
-    return normals_of(chacha.words_at(key, chacha.NOISE, blocks, device), dtype)
+    return normals_of(chacha_blocks.words_at(key, chacha.NOISE, blocks, device), dtype)
 
 
 def _wide(upper: Tensor, lower: Tensor) -> Tensor:
@@ -395,7 +395,7 @@ def _add_on_grid_by_place(
 
 
 def rounded_at(
-    key: bytes, blocks: Sequence[chacha.Range], scale: float, device: torch.device
+    key: bytes, blocks: Sequence[chacha_blocks.Range], scale: float, device: torch.device
 ) -> Tensor:
     """What `rounded_gaussian` draws, from blocks of ChaCha20, eight draws for each; float64, with
     the same bits on every device.
@@ -404,7 +404,7 @@ def rounded_at(
     more of them: they have places of their own, so that nothing depends on how many there are. The
     device is waited for once.
     """
-    words = chacha.words_at(key, chacha.NOISE, blocks, device)
+    words = chacha_blocks.words_at(key, chacha.NOISE, blocks, device)
     radius, angle = _wide(words[:4], words[4:8]), _wide(words[8:12], words[12:])
     uniform = radius.double().mul_(2.0**-64).add_(0.5)
     angles = angle.double().mul_(math.pi * 2.0**-63)
@@ -422,7 +422,7 @@ def rounded_at(
     return whole.view(_LANES, -1).T.reshape(-1)
 
 
-def _block_number(blocks: Sequence[chacha.Range], at: int) -> int:
+def _block_number(blocks: Sequence[chacha_blocks.Range], at: int) -> int:
     """The counter of the block at place `at` of those in ranges."""
     for first, last in blocks:
         if at < last - first:
