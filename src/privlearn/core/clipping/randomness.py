@@ -6,10 +6,10 @@ draws it, and of its place in what that call draws for the example. So one examp
 moves no other example's masks, and a sum of clipped gradients changes by at most the clip's norm,
 also for those who know the seeds.
 
-AES makes them on the processor. ChaCha20 makes them where they are needed (`core.chacha_blocks`), with the
-same bits on every device: a key for each call, the digest as nonce, the place as counter. A run
-draws masks by the cipher of its noise. Whole numbers are compared with whole numbers, so that masks
-of one seed are the same on all devices.
+AES makes them on the processor. ChaCha20 makes them where they are needed (`core.chacha_blocks`),
+with the same bits on every device: a key for each call, the digest as nonce, the place as counter.
+A run draws masks by the cipher of its noise. Whole numbers are compared with whole numbers, so that
+masks of one seed are the same on all devices.
 """
 
 from __future__ import annotations
