@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.core import sampling, streams
+from privlearn.core import chacha_blocks, sampling, streams
 from privlearn.core.accounting import mechanisms, zcdp
 from privlearn.core.clipping import clips
 from privlearn.core.mechanisms import noise
@@ -36,6 +36,20 @@ MUTANTS = [
         "position.to_bytes",
         "(0).to_bytes",
         of("random_bits_are_those_of_aes"),
+    ),
+    Mutant(
+        "a round of ChaCha20 is left out",
+        chacha_blocks.by_operations,
+        "range(10)",
+        "range(9)",
+        of("random_bits_are_those_of_chacha20"),
+    ),
+    Mutant(
+        "ChaCha20's noise is 5% too small",
+        noise.normals_of,
+        "uniform.log() * -2.0",
+        "uniform.log() * -1.8",
+        of("random_bits_are_those_of_chacha20"),
     ),
     Mutant(
         "all keys are one",

@@ -62,7 +62,7 @@ MUTANTS = [
         "noise is drawn by keys that depend on no run",
         transcript.first_streams,
         "Streams.of_secret(later, ",
-        "(lambda _, key, discrete: Streams.of_key(key, discrete=discrete))(later, ",
+        "(lambda _, key, **options: Streams.of_key(key, **options))(later, ",
         KEYS,
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(
         "a commitment is to facts alone",
         session.TrainingSession._collect_inputs,
-        '**self.code, "initial state": digest.hexdigest()',
+        '**self.code, **said, "initial state": digest.hexdigest()',
         '"initial state": ""',
         RUN,
     ),

@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "calls of layers by the place",
-        randomness._Keyed._numbers,
+        randomness._Keyed._by_aes,
         "plain[:, :, 0], plain",
         "plain[:, :, 0], _ = np.arange(number)[:, None], 0\n    plain[:, :, 1], plain",
         MASKS,
@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         "one by one other numbers are drawn",
         randomness.RowRandom.alone,
-        "self._draw_by_key(self._examples[number : number + 1], None, purpose)",
-        "self._draw_by_key(self._examples[number : number + 1] + np.uint64(1), None, purpose)",
+        "self._examples.digests[number : number + 1]",
+        "self._examples.digests[number : number + 1] + np.uint64(1)",
         ANOTHER,
     ),
     Mutant(
@@ -114,12 +114,18 @@ MUTANTS = [
     Mutant("samples draw the same", randomness.RowRandom.begin, "self._key = key", "pass", FAIR),
     Mutant(
         "all rows draw the same",
-        randomness._Keyed._numbers,
+        randomness._Keyed._by_aes,
         "self._examples[:, None]",
         "self._examples[:1, None]",
         FAIR,
     ),
-    Mutant("too many are kept", randomness._fill, "bits < share", "bits < 1.03 * share", FAIR),
+    Mutant(
+        "too many are kept",
+        randomness._below,
+        "math.ceil(share * 2.0**32)",
+        "math.ceil(1.03 * share * 2.0**32)",
+        FAIR,
+    ),
     Mutant(
         "wide noise",
         randomness._fill,

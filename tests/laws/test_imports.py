@@ -19,9 +19,9 @@ from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (27_830, 110),
-    "publishing.verify": (12_040, 57),
-    "mechanisms.release": (5_400, 26),
+    "training.run": (28_300, 110),
+    "publishing.verify": (12_050, 57),
+    "mechanisms.release": (5_470, 26),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = []

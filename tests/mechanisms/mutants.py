@@ -103,14 +103,14 @@ MUTANTS = [
     ),
     Mutant(
         "noise is not rounded",
-        noise.rounded_gaussian,
+        noise._rounded,
         "whole = exact.round()",
         "whole = exact.clone()",
         "check_everything_lies_on_the_grid",
     ),
     Mutant(
         "double precision is trusted",
-        noise.rounded_gaussian,
+        noise._rounded,
         "+ error < 0.5",
         "< 0.51",
         "check_rounded_draws_are_exact",

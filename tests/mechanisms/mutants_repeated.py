@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "earlier noise is drawn afresh",
         REDRAWN._fill,
-        "NoiseStream(key, position)",
+        "NoiseStream(key, position, cipher=self._stream.cipher)",
         "self._stream",
         COVARIANCE,
     ),
@@ -275,8 +275,8 @@ MUTANTS = [
     Mutant(
         "earlier noise at the beginning of the whole",
         REDRAWN._fill,
-        "NoiseStream(key, position), places",
-        "NoiseStream(key, position)",
+        "coefficient, again, places",
+        "coefficient, again",
         SHARED,
     ),
     Mutant(

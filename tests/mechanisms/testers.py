@@ -38,7 +38,7 @@ from privlearn.core.streams import Streams
 from privlearn.training import run as dpsgd_module
 from privlearn.transforms import pca
 
-FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 20, 400
+FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 24, 400
 #: The smallest p-value that passes.
 LEVEL = FALSE_ALARM / (RUNS * COMPARISONS)
 
@@ -153,6 +153,18 @@ def require_gaussian(
 def on_grid(values: Any, std: float, stream: Any) -> None:
     """Noise on a grid, added as `add_gaussian` adds."""
     add_on_grid(values, std, 1.0, stream)
+
+
+def by_chacha(values: Any, std: float, stream: Any) -> None:
+    """Noise that ChaCha20 makes, added as `add_gaussian` adds."""
+    stream.choose("chacha20")
+    add_gaussian(values, std, stream)
+
+
+def on_grid_by_chacha(values: Any, std: float, stream: Any) -> None:
+    """Noise on a grid that ChaCha20 makes."""
+    stream.choose("chacha20")
+    on_grid(values, std, stream)
 
 
 @tester

@@ -86,7 +86,9 @@ class Listed(TorchDataset[Any]):
 
 
 def trained(device: str, data: Any, loss: Any = LOSS, clip: Any = None) -> Tensor:
-    result = pv.dpsgd(plan(clip), model(), loss, data, device=device, streams=pv.Streams.new(3))
+    result = pv.dpsgd(
+        plan(clip), model(), loss, data, device=device, streams=pv.Streams.new(3, cipher="chacha20")
+    )
     return torch.cat([weights.detach().cpu().flatten() for weights in result.model.parameters()])
 
 
@@ -202,7 +204,13 @@ def test_models_are_evaluated_where_they_are() -> None:
         network.cpu()
     paid = pv.statistics.MetricsPlan(classes=CLASSES).calibrate(epsilon=1.0, delta=1e-5)
     released = [
-        pv.evaluate(model().to(at), x.to(at), y.to(at), paid=paid, streams=pv.Streams.new(1))
+        pv.evaluate(
+            model().to(at),
+            x.to(at),
+            y.to(at),
+            paid=paid,
+            streams=pv.Streams.new(1, cipher="chacha20"),
+        )
         for at in ("cpu", NAME)
     ]
     assert released[0].figures == released[1].figures
@@ -210,7 +218,9 @@ def test_models_are_evaluated_where_they_are() -> None:
 
 def test_published_models_predict_where_they_are(tmp_path: Path) -> None:
     x, _ = rows()
-    result = pv.dpsgd(plan(), model().to(NAME), LOSS, rows(), streams=pv.Streams.new(3))
+    result = pv.dpsgd(
+        plan(), model().to(NAME), LOSS, rows(), streams=pv.Streams.new(3, cipher="chacha20")
+    )
     assert pv.evaluate(result, *rows())["accuracy"] <= 1
     loaded = pv.load_model(pv.publish(result, tmp_path / "model", delta=1e-5), model())
     expected = loaded.predict(x), loaded.predict_proba(x)
@@ -243,7 +253,7 @@ def test_other_default_devices_change_nothing(tmp_path: Path) -> None:
         network = model().to(place)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
         loader: DataLoader[Any] = DataLoader(TensorDataset(x, y), batch_size=10)
-        streams = pv.Streams.new(5)
+        streams = pv.Streams.new(5, cipher="chacha20")
         private = pv.make_private(
             network,
             optimizer,
@@ -258,7 +268,9 @@ def test_other_default_devices_change_nothing(tmp_path: Path) -> None:
             private.step(batch, lambda m, b: LOSS(m(b[0]), b[1]))
         weights += [weight.detach().cpu().flatten() for weight in network.parameters()]
         for spec in ("linear", "mlp:8"):
-            result = pv.train(images, model=spec, streams=pv.Streams.new(1), **named)
+            result = pv.train(
+                images, model=spec, streams=pv.Streams.new(1, cipher="chacha20"), **named
+            )
             out = tmp_path / f"{place} {spec}"
             loaded = pv.load_model(pv.publish(result, out, delta=1e-5))
             pv.evaluate(result, images.x, images.y)

@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant(
         "other settings are welcome",
         checkpoint.require_same_run,
-        "if dict(then) != now:",
+        "if then != now:",
         "if False:",
         "check_a_checkpoint_of_another_run_is_refused",
     ),

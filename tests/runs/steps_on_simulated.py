@@ -129,7 +129,7 @@ def run(name: str, device: str, callbacks: list[Any]) -> Tensor:
         loss,
         (x, y),
         device=device,
-        streams=pv.Streams.new(3),
+        streams=pv.Streams.new(3, cipher="chacha20"),
         callbacks=callbacks,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
     )
@@ -161,6 +161,9 @@ class Parts:
         return ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in vars(self).items())
 
 
+#: Of the digests of examples, which masks follow from: bytes of a step for each example, and what a
+#: part of a batch waits for.
+MOST_EXAMPLES = 200
 #: By network: the most that a step waits, that a step waits in which an example's gradient is
 #: compared with autograd's, and that a step copies, all without noise and masks. Only to fall.
 CEILINGS = {
@@ -182,9 +185,15 @@ def test_steps_on_the_simulated_device_cost_no_more(name: str) -> None:
     assert max(step.waits for step in usual) <= waits
     assert compared.waits <= waits_compared
     assert max(step.bytes for step in usual) <= copied
+    # Noise is made where the weights are; masks too, of which digests of examples are copied.
+    draws = name in ("mlp with dropout", "transformer")
+    for step in (compared, *usual):
+        assert step.bytes_of_noise == step.waits_for_noise == 0
+        assert step.bytes_of_masks <= 4 * 8 * MOST_EXAMPLES * draws
+        assert step.waits_for_masks <= 12 * draws
 
 
-@pytest.mark.parametrize("name", ["linear", "cnn", "lstm", "embedding", "big mlp"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_weights_on_the_simulated_device_are_the_processors(name: str) -> None:
     here, there = run(name, "cpu", []), run(name, NAME, [])
     assert (here - there).norm() <= 1e-6 * here.norm()

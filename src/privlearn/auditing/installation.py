@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from privlearn.auditing.bounds import Floats
 from privlearn.auditing.steps import audit
+from privlearn.core import chacha_blocks
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Event, Repeated
@@ -31,7 +32,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
-from privlearn.core.mechanisms.noise import kernel, known_answer
+from privlearn.core.mechanisms.noise import add_gaussian, kernel, known_answer
 from privlearn.core.mechanisms.release import release
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import FullBatch, Partition, Poisson
@@ -118,6 +119,16 @@ def _random_bits_are_those_of_aes() -> str:
     bits, expected = known_answer()
     _require(bits == expected, f"{bits.hex()}, expected {expected.hex()}")
     return "the vector of NIST SP 800-38A"
+
+
+def _random_bits_are_those_of_chacha20() -> str:
+    bits, expected = chacha_blocks.known_answer()
+    _require(bits == expected, f"{bits.hex()}, expected {expected.hex()}")
+    stream = Streams.new(cipher="chacha20").noise
+    drawn = torch.zeros(1 << 18, device="cpu")
+    add_gaussian([drawn], 1.0, stream)
+    _looks_normal(drawn.double().numpy())
+    return "vectors of RFC 8439, by OpenSSL and by operations; 2^18 draws"
 
 
 def _keys_are_fresh() -> str:
@@ -296,6 +307,7 @@ def _a_step_keeps_its_claim() -> str:
 _CHECKS: tuple[Callable[[], str], ...] = (
     _epsilons_are_the_known_ones,
     _random_bits_are_those_of_aes,
+    _random_bits_are_those_of_chacha20,
     _keys_are_fresh,
     _noise_is_gaussian,
     _noise_on_a_grid_is_gaussian,

@@ -33,7 +33,7 @@ from privlearn.publishing import certificate, folder, remaking
 from privlearn.publishing.folder import CERTIFICATE, CONFIG, Contents
 from privlearn.publishing.remaking import alike
 from privlearn.publishing.verify import verify_contents
-from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
+from privlearn.runs.checkpoint import DEVICE, Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import LINES, Recording, require_committed
 
@@ -319,12 +319,15 @@ class _Recorded(Checkpoint):
     def _state(self, number: int) -> Saved:
         """A state without the run's place in a ledger: replays charge ledgers of their own.
 
-        With a tolerance another installation, or another number of threads, may have computed it.
+        With a tolerance another installation, another number of threads, or another device may have
+        computed it.
         """
         saved = self._recording.state(number)
         here = facts_of_this_process() if self._tolerance else {}
         return Saved(
-            saved.tensors, {**saved.plain, "run": None, "facts": {**saved.plain["facts"], **here}}
+            saved.tensors,
+            {**saved.plain, "run": None, "facts": {**saved.plain["facts"], **here}},
+            elsewhere=(DEVICE,) if self._tolerance else (),
         )
 
     @property
@@ -344,7 +347,7 @@ class _Recorded(Checkpoint):
         if self._tolerance:  # states are compared; and numbers are rounded otherwise elsewhere
             others = {
                 name: committed.get(name, "")
-                for name in (*facts_of_this_process(), "initial state")
+                for name in (*facts_of_this_process(), DEVICE, "initial state")
             }
             determined = {**determined, **others}
         require_committed(committed, determined)
@@ -385,6 +388,7 @@ class _Part(_Recorded):
     def __init__(self, recording: Recording, number: int, tolerance: float) -> None:
         super().__init__(recording, number, tolerance)
         self._taken = self._begun = recording.taken[number - 1] if number else 0
+        self._elsewhere = False  # whether the run was computed on another device
         self.problems: list[str] = []
         self.bits = True
 
@@ -456,32 +460,46 @@ class _Part(_Recorded):
         recorded = self._recording.state(self._number)
         if self._taken != self._recording.taken[self._number]:
             self._says(f"it ends after {self._taken} steps")
-        for name in ("epoch", "step", "streams", "origin", "fitted", "generators", "parts"):
-            if name not in recorded.plain or not alike(
-                _public(saved.plain[name]), _public(recorded.plain[name]), self._tolerance
-            ):
+        self._elsewhere = saved.plain["facts"][DEVICE] != recorded.plain["facts"].get(DEVICE)
+        names = ("epoch", "step", "streams", "origin", "fitted", "generators", "parts")
+        for name in names:
+            if self._elsewhere and name == "generators":
+                continue  # each device has one of PyTorch's; the processor's is a tensor
+            here, there = (
+                _public(plain.get(name), self._elsewhere) for plain in (saved.plain, recorded.plain)
+            )
+            if name not in recorded.plain or not alike(here, there, self._tolerance):
                 self._says(f"it ends with other {_NAMES.get(name, name)}")
         self._compare_tensors(saved, recorded)
         raise _Ended
 
     def _compare_tensors(self, saved: Saved, recorded: Saved) -> None:
-        if set(saved.tensors) != set(recorded.tensors):
+        here, there = (
+            {
+                name: tensor
+                for name, tensor in tensors.items()
+                if not self._elsewhere or not name.startswith("generators.") or name.endswith(".0")
+            }
+            for tensors in (saved.tensors, recorded.tensors)
+        )
+        if set(here) != set(there):
             self._says("it ends with other tensors")
             return
-        for name, tensor in saved.tensors.items():
-            theirs = recorded.tensors[name]
+        for name, tensor in here.items():
+            theirs = there[name]
             if tensor.dtype != theirs.dtype or not torch.equal(tensor.detach().cpu(), theirs):
                 self.bits = False
                 if not _close(tensor.detach().cpu(), theirs, self._tolerance):
                     self._says(f"it ends with another {name}")
 
 
-def _public(entry: Any) -> Any:
+def _public(entry: Any, elsewhere: bool = False) -> Any:
     """Without the figures for the curator's eyes, which nothing follows from: of several processes
-    each has its own.
+    each has its own. On another device also without how gradients are computed there.
     """
     if isinstance(entry, dict):
-        return {name: value for name, value in entry.items() if name != "diagnostics"}
+        left_out = ("diagnostics", "gradients") if elsewhere else ("diagnostics",)
+        return {name: value for name, value in entry.items() if name not in left_out}
     return entry
 
 

@@ -4,6 +4,7 @@ PyTorch's names of them (cuda, mps, xpu, hpu, and others that are registered).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -128,6 +129,12 @@ def take_device(kind: torch.device, number: int) -> None:
     """Let this process use the accelerator of this number, of as many as there are."""
     module = _module(kind)
     module.set_device(number % module.device_count())
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """A block in which kernels begin on the device of a tensor, of several of a kind."""
+    module = _module(tensor.device)
+    return module.device_of(tensor) if hasattr(module, "device_of") else nullcontext()
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,6 +1,7 @@
 """Sampling, noise, initialisation and views draw from separate streams of random numbers.
 
-Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from
+Each stream is AES in counter mode with a 128-bit key of its own; the noise of a run on an
+accelerator is ChaCha20, which is made there (`core.chacha`). Without a seed the keys come from
 the operating system; with a seed they are derived from it, the run can be repeated, and anyone who
 knows the seed can take the noise off: certificates say so. A run counts as seeded unless every one
 of its streams has a key from the operating system.
@@ -27,11 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from randomgen import AESCounter
 
-from privlearn._checks import count, with_plain_numbers
+from privlearn._checks import count, one_of, with_plain_numbers
 from privlearn._display import Described, Summary
 from privlearn.errors import BadInput
 
 _BLOCK = 16  # bytes that AES makes at once
+#: What noise can be made by, and the bytes of a block, which positions count.
+_BLOCKS: Mapping[str, int] = {"aes": _BLOCK, "chacha20": 64}
+#: The name of the cipher among what keys follow from.
+CIPHER = "noise cipher"
 _ZEROS = memoryview(bytes(1 << 20))
 
 #: Of parts of larger wholes: where each begins in its whole, and the size of the whole.
@@ -43,19 +48,34 @@ Watch: TypeAlias = "Callable[[NoiseStream, Sequence[Any], Places | None], None]"
 
 @final
 class NoiseStream:
-    """The random bits that noise is made of: AES-128 in counter mode, by OpenSSL.
+    """The random bits that noise is made of, by a cipher in counter mode.
+
+    AES-128 is made by OpenSSL on the processor. ChaCha20, with a key of 256 bits that is derived
+    from the stream's 128, is made anywhere: each block follows from the key and its place, on every
+    device the same. One cipher makes all of a stream: two of them would make two noises for one
+    sum, of which only one is charged. It is chosen before the first bit is drawn, by a run
+    (`choose`) or by who made the stream; else it is AES.
 
     Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In
     a forked process it goes on with a fresh key from the operating system.
 
     Args:
         key: 16 bytes.
-        position: blocks of 16 bytes that were handed out before.
+        position: blocks that were handed out before, of 16 bytes, or of ChaCha20 of 64.
         discrete: whether releases are to make noise on a grid of it (`mechanisms.noise`).
+        cipher: what makes the bits; None: that is not chosen yet.
     """
 
-    def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        position: int = 0,
+        *,
+        discrete: bool = False,
+        cipher: str | None = None,
+    ) -> None:
         self.discrete = discrete
+        self.cipher = cipher if cipher is None else one_of("cipher", cipher, _BLOCKS)
         #: Whether the key came from the operating system, so that it is not known.
         self.from_system = False
         #: What the key is going to follow from, once it is known what the stream draws for; None:
@@ -81,6 +101,7 @@ class NoiseStream:
             BadInput: the streams outlive the call, and are not bound; or the watch refuses.
         """
         self.require_bound()
+        self.choose("aes")
         if self.watch is not None:
             self.watch(self, values, places)
         self._drawing = True
@@ -105,11 +126,17 @@ class NoiseStream:
         watch.
         """
         self.require_bound()
+        self.choose("aes")
         if self.watch is not None and not self._drawing:
             raise BadInput(
                 "noise was drawn outside of drawing_for(values), and nothing says what it is for: "
                 "use it"
             )
+
+    def choose(self, cipher: str) -> None:
+        """Let a cipher make the bits, if none was chosen: once it is, it stays."""
+        if self.cipher is None:
+            self.cipher = cipher
 
     def _start(self, key: bytes, position: int = 0) -> None:
         # not to verify or plan
@@ -119,6 +146,22 @@ class NoiseStream:
         counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
         self._encryptor = Cipher(algorithms.AES128(key), counter).encryptor()
 
+    @property
+    def chacha_key(self) -> bytes:
+        """The key of ChaCha20, 32 bytes; for noise (`mechanisms.noise`)."""
+        from privlearn.core import chacha  # not to verify or plan
+
+        return chacha.derive_key(self.key, b"noise")
+
+    def take(self, blocks: int) -> int:
+        """The place of the next blocks of ChaCha20, which are handed out: who calls makes them
+        (`core.chacha`).
+        """
+        self._require_shown()
+        assert self.cipher == "chacha20", "AES is made here, in order"
+        place, self.position = self.position, self.position + blocks
+        return place
+
     @staticmethod
     def is_one(stream: object) -> bool:
         """Whether it is a noise stream, and nothing that only looks like one."""
@@ -127,20 +170,30 @@ class NoiseStream:
     def words(self, number: int) -> NDArray[np.int64]:
         """`number` words of 64 random bits."""
         self._require_shown()
-        return self._bits(-(-number * 8 // _BLOCK) * _BLOCK)[: number * 8].view(np.int64)
+        return self._bits(number * 8).view(np.int64)
 
-    def _bits(self, size: int) -> NDArray[np.uint8]:
-        """As many bytes, whole blocks."""
+    def _bits(self, wanted: int) -> NDArray[np.uint8]:
+        """As many bytes, of whole blocks."""
+        if self.cipher == "chacha20":
+            from privlearn.core import chacha  # not to verify or plan
+
+            blocks = -(-wanted // chacha.BLOCK)
+            made = chacha.by_openssl(self.chacha_key, chacha.NOISE, self.take(blocks), blocks)
+            return made.reshape(-1).view(np.uint8)[:wanted]
+        size = -(-wanted // _BLOCK) * _BLOCK
         bits = np.empty(size + _BLOCK, np.uint8)
         for start in range(0, size, len(_ZEROS)):
             self._encryptor.update_into(_ZEROS[: size - start], bits[start:].data)
         self.position += size // _BLOCK
-        return bits[:size]
+        return bits[:wanted]
 
     def part(self) -> NoiseStream:
-        """Another stream, whose key are the next bits of this one."""
+        """Another stream, whose key are the next bits of this one; of its cipher, if that was
+        chosen.
+        """
+        chosen = self.cipher
         self._require_shown()
-        stream = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete)
+        stream = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete, cipher=chosen)
         stream.from_system = self.from_system
         return stream
 
@@ -149,7 +202,8 @@ class NoiseStream:
         it.
         """
         if number:
-            self._start(self.key, self.position - (-number * 8 // _BLOCK))
+            self.choose("aes")
+            self._start(self.key, self.position - (-number * 8 // _BLOCKS[str(self.cipher)]))
 
     def __copy__(self) -> NoiseStream:
         return self
@@ -237,7 +291,14 @@ class Streams(Described):
 
     @classmethod
     @with_plain_numbers
-    def new(cls, seed: int | None = None, *, rank: int = 0, discrete: bool = False) -> Streams:
+    def new(
+        cls,
+        seed: int | None = None,
+        *,
+        rank: int = 0,
+        discrete: bool = False,
+        cipher: str | None = None,
+    ) -> Streams:
         """Make fresh streams, from the operating system or from `seed` (a whole number, 0 or
         above).
 
@@ -246,6 +307,9 @@ class Streams(Described):
             rank: which of several processes this is: with the same seed, each has streams of its
                 own.
             discrete: whether releases add noise on a grid, in exact arithmetic.
+            cipher: what makes noise, and masks of dropout: "chacha20" is made on any device, with
+                the same bits on all of them; "aes" on the processor. None: ChaCha20 in a run whose
+                model is on an accelerator, else AES.
         """
         if seed is not None:
             count("seed", seed, least=0)
@@ -254,7 +318,7 @@ class Streams(Described):
         sampling, initialisation, views = (
             RandomStream(keys[purpose], seed is None) for purpose in (0, 2, 3)
         )
-        noise = NoiseStream(keys[1], discrete=discrete)
+        noise = NoiseStream(keys[1], discrete=discrete, cipher=cipher)
         noise.from_system = seed is None
         return cls(sampling, noise, initialisation, views, seeded=seed is not None)
 
@@ -272,7 +336,7 @@ class Streams(Described):
         return Streams(sampling, self.noise.part(), initialisation, views, seeded=self.seeded)
 
     @classmethod
-    def of_key(cls, key: bytes, *, discrete: bool = False) -> Streams:
+    def of_key(cls, key: bytes, *, discrete: bool = False, cipher: str | None = None) -> Streams:
         """The streams whose four keys are the parts of one of 64 bytes, which has to be as secret
         as the data.
 
@@ -282,12 +346,19 @@ class Streams(Described):
         sampling, initialisation, views = (
             RandomStream(keys[purpose], True) for purpose in (0, 2, 3)
         )
-        noise = NoiseStream(keys[1], discrete=discrete)
+        noise = NoiseStream(keys[1], discrete=discrete, cipher=cipher)
         noise.from_system = True
         return cls(sampling, noise, initialisation, views, seeded=False)
 
     @classmethod
-    def of_secret(cls, secret: bytes, key: bytes, *, discrete: bool = False) -> Streams:
+    def of_secret(
+        cls,
+        secret: bytes,
+        key: bytes,
+        *,
+        discrete: bool = False,
+        cipher: str | None = None,
+    ) -> Streams:
         """Streams of a secret that outlives the call: they draw no noise before they are bound
         (`bind`).
 
@@ -296,9 +367,9 @@ class Streams(Described):
                 bytes.
             key: 64 bytes, as secret: what initial weights, and what is assigned before, are drawn
                 from.
-            discrete: as of `new`.
+            discrete, cipher: as of `new`.
         """
-        streams = cls.of_key(key, discrete=discrete)
+        streams = cls.of_key(key, discrete=discrete, cipher=cipher)
         streams.noise.secret = secret
         return streams
 
@@ -308,8 +379,8 @@ class Streams(Described):
 
         Guarantee: streams of one secret that are bound to anything else have other keys, and so
         independent noise; and those that are bound to the same draw the same again, for the same
-        sums. Other streams stay as they are: their keys end with the call, or are of a declared
-        seed.
+        sums. The cipher is one of the things that they are bound to. Other streams stay as they
+        are: their keys end with the call, or are of a declared seed.
 
         Args:
             determined: all that the sums follow from, by name, as texts: the plan, options, digests
@@ -318,12 +389,18 @@ class Streams(Described):
         secret = self.noise.secret
         if secret is None:
             return
-        said = json.dumps(dict(determined), sort_keys=True).encode()
+        self.noise.choose("aes")
+        said = json.dumps({**determined, **self.cipher_said()}, sort_keys=True).encode()
         key = hashlib.blake2b(said, key=secret, person=b"bound").digest()
         self.noise.secret = None
         self.noise._start(key[:16])
         for stream, start in ((self.sampling, 16), (self.views, 32)):
             stream._start(key[start : start + 16])  # type: ignore[attr-defined]
+
+    def cipher_said(self) -> dict[str, str]:
+        """The cipher of the noise, for what keys follow from; nothing for AES, which is usual."""
+        cipher = self.noise.cipher
+        return {} if cipher in (None, "aes") else {CIPHER: str(cipher)}
 
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.
@@ -337,6 +414,7 @@ class Streams(Described):
                 "key": self.noise.key.hex(),
                 "position": self.noise.position,
                 "discrete": self.noise.discrete,
+                "cipher": self.noise.cipher,
             },
             "initialisation": _state(self.initialisation),
             "views": _state(self.views),
@@ -353,6 +431,7 @@ class Streams(Described):
             noise.key,
             noise.position,
             noise.discrete,
+            noise.cipher,
             *(generator.bit_generator.state for generator in generators),
         )
 
@@ -360,7 +439,7 @@ class Streams(Described):
         """Draw on, in place, what the streams with these `positions` draw: one run's numbers in
         several processes.
         """
-        key, position, self.noise.discrete, *states = positions
+        key, position, self.noise.discrete, self.noise.cipher, *states = positions
         self.noise._start(key, position)
         for generator, state in zip(
             (self.sampling, self.initialisation, self.views), states, strict=True
@@ -378,7 +457,10 @@ class Streams(Described):
             noise_state = state["noise"]
             position = count("position", noise_state["position"], least=0)
             noise = NoiseStream(
-                bytes.fromhex(noise_state["key"]), position, discrete=bool(noise_state["discrete"])
+                bytes.fromhex(noise_state["key"]),
+                position,
+                discrete=bool(noise_state["discrete"]),
+                cipher=noise_state.get("cipher", "aes"),  # earlier versions had no other
             )
             noise.from_system = secret = not state["seeded"]
             sampling, initialisation, views = (

@@ -36,6 +36,8 @@ from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 
 _MAGIC = b"privlearn checkpoint 1\n"
+#: Among the facts of a run: where it is computed.
+DEVICE = "device"
 _DIGEST = 64  # hexadecimal digits
 _PLAIN = "plain"
 _FIELDS = {"facts", "run", "epoch", "step", "streams", "origin", "parts", "fitted", "generators"}
@@ -44,10 +46,15 @@ _FIELDS = {"facts", "run", "epoch", "step", "streams", "origin", "parts", "fitte
 @final
 @dataclass(frozen=True, repr=False)
 class Saved:
-    """What a checkpoint holds: tensors by name, and plain values."""
+    """What a checkpoint holds: tensors by name, and plain values.
+
+    Attributes:
+        elsewhere: facts that a replay need not have in common with it; in no file.
+    """
 
     tensors: Mapping[str, Tensor]
     plain: Mapping[str, Any]
+    elsewhere: tuple[str, ...] = ()
 
 
 @checked
@@ -385,7 +392,7 @@ def facts(
         "network": f"{network} {shapes}",
         "loss": _name(loss),
         "copies": _name(transform),
-        "device": next(network.parameters()).device.type,  # processes have one each
+        DEVICE: next(network.parameters()).device.type,  # processes have one each
         "data": digest_of(*data, *([] if persons is None else [persons])),
         "validation rows": digest_of(*(validation or ())),
         **facts_of_this_process(),
@@ -407,8 +414,8 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
     Raises:
         BadInput: naming what differs.
     """
-    then = saved.plain["facts"]
-    if dict(then) != now:
+    then = {**saved.plain["facts"], **{name: now.get(name) for name in saved.elsewhere}}
+    if then != now:
         raise BadInput(
             f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began "
             "with, or delete it and begin anew (what it was charged stays charged)"

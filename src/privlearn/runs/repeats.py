@@ -97,8 +97,10 @@ class Repeats:
         key = hashlib.blake2b(stream.key, digest_size=8, person=b"place").hexdigest()
         place = f"{key}:{stream.position:x}"
         drawn = (int(low) + (int(high) << 32)) % 2**64
+        # Another cipher makes other noise of one key and place.
+        cipher = b"" if stream.cipher in (None, "aes") else str(stream.cipher).encode()
         digest = hashlib.blake2b(
-            drawn.to_bytes(8, "big"), key=stream.key, digest_size=16, person=b"drawn"
+            drawn.to_bytes(8, "big") + cipher, key=stream.key, digest_size=16, person=b"drawn"
         )
         now = self._settings, digest.hexdigest()
         then = self._noted.get(place)

@@ -27,7 +27,7 @@ from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.sharded.models import is_shard
-from privlearn.core.devices import all_generator_states, set_all_generators
+from privlearn.core.devices import all_generator_states, on_processor, set_all_generators
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -343,6 +343,7 @@ class TrainingSession(Session):
         plan, event = self.plan, self.plan.event()
         self.world.require_same(self.facts)
         if self.saved is None:
+            self.streams.noise.choose(self._suited_cipher())
             bound = self.world.once(self._bind, "what the keys follow from")
             if bound:
                 self.world.align(self.streams)
@@ -374,6 +375,13 @@ class TrainingSession(Session):
             self._restore(self.saved)
             self._watch()
 
+    def _suited_cipher(self) -> str:
+        """What makes the noise where the trained weights are: ChaCha20 on an accelerator."""
+        network = self.parts.get("network")
+        tensors = [] if network is None else network.state_dict().values()
+        elsewhere = any(isinstance(t, Tensor) and not on_processor(t) for t in tensors)
+        return "chacha20" if elsewhere else "aes"
+
     def _bind(self) -> bool:
         """Let keys of a secret that outlives the call follow from the run, before anything is
         spent; whether it has.
@@ -398,7 +406,8 @@ class TrainingSession(Session):
             )
         digest = hashlib.sha256(canonical([plain, list(tensors)]))
         digest.update(digest_of(*tensors.values()).encode())
-        return {**self.facts, **self.code, "initial state": digest.hexdigest()}
+        said = self.streams.cipher_said()
+        return {**self.facts, **self.code, **said, "initial state": digest.hexdigest()}
 
     def _watch(self) -> None:
         """From here on what noise is drawn for is noted before."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from privlearn._checks import count
 from privlearn._storage import canonical, loads, write_durably
 from privlearn.core.sampling import Indices
-from privlearn.core.streams import Streams
+from privlearn.core.streams import CIPHER, Streams
 from privlearn.errors import BadInput, first_line
 from privlearn.runs.checkpoint import Checkpoint, Saved, differences, head_of, packed, unpacked
 
@@ -116,7 +116,8 @@ class CommittedSecret:
         key = hashlib.blake2b(
             bytes.fromhex(self.commitment) + challenge, key=self.secret, person=b"streams"
         ).digest()
-        return first_streams(self.secret, key, discrete=discrete)
+        cipher = self.run.get(CIPHER, "aes")
+        return first_streams(self.secret, key, discrete=discrete, cipher=cipher)
 
     def bound(self, challenge: bytes, discrete: bool) -> Streams:
         """The random streams with the keys that the run draws its noise by."""
@@ -438,11 +439,12 @@ class RunToCommit(Checkpoint):
         yield
 
 
-def first_streams(secret: bytes, later: bytes, *, discrete: bool = False) -> Streams:
+def first_streams(
+    secret: bytes, later: bytes, *, discrete: bool = False, cipher: str | None = None
+) -> Streams:
     """The streams of a secret before they are bound: by `later` they will be."""
-    return Streams.of_secret(
-        later, hashlib.blake2b(key=secret, person=b"first").digest(), discrete=discrete
-    )
+    key = hashlib.blake2b(key=secret, person=b"first").digest()
+    return Streams.of_secret(later, key, discrete=discrete, cipher=cipher)
 
 
 def _digest_of_run(secret: bytes, run: Mapping[str, str]) -> str:

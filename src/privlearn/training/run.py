@@ -151,6 +151,7 @@ class Run(BaseRun):
         with session.generators(), self._descent.step(task.sums):
             task.watch.begin(len(session.world.own(batch.sample.indices)), task.gradients.clip_norm)
             # private, and bounded
+            task.gradients.draw_by(session.streams.noise.cipher)
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped,

@@ -88,6 +88,8 @@ class _Module(ModuleType):
     """`torch.simulated`."""
 
     device = _Block
+    #: A device that has streams reads pinned memory by itself.
+    Stream = _Block
 
     def is_available(self) -> bool:
         """It is."""

@@ -214,6 +214,10 @@ class ClippedGradients:
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
 
+    def draw_by(self, cipher: str | None) -> None:
+        """Draw what dropout and copies draw by a cipher (`clipping.randomness`)."""
+        self._random.cipher = cipher
+
     def state_dict(self) -> dict[str, Any]:
         """What the next sum depends on beside the model and the data, down to its rounding; plain
         and public.

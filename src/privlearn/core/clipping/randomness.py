@@ -5,10 +5,16 @@ Every number is a function of the batch's seed, of a digest of the example's con
 draws it, and of its place in what that call draws for the example. So one example more or less
 moves no other example's masks, and a sum of clipped gradients changes by at most the clip's norm,
 also for those who know the seeds.
+
+AES makes them on the processor. ChaCha20 makes them where they are needed (`core.chacha_blocks`),
+with the same bits on every device: a key for each call, the digest as nonce, the place as counter.
+A run draws masks by the cipher of its noise. Whole numbers are compared with whole numbers, so that
+masks of one seed are the same on all devices.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +37,7 @@ from privlearn.core.devices import (
 )
 
 _BLOCK = 16  # bytes that AES makes at once
+_LEAST = -(2**31)  # what stands for 0 in 32 bits with a sign
 _aten = torch.ops.aten
 
 
@@ -46,19 +53,21 @@ class RowRandom:
 
     def __init__(self, device: torch.device = PROCESSOR) -> None:
         self.active, self.device = False, device
+        #: "aes" or "chacha20"; None: ChaCha20 for what is drawn on an accelerator, else AES.
+        self.cipher: str | None = None
         self._key = bytes(_BLOCK)
-        self._examples: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._examples = _Examples(np.zeros(0, np.uint64))
 
     @property
     def examples(self) -> int:
         """How many examples are computed."""
-        return len(self._examples)
+        return len(self._examples.digests)
 
     @contextmanager
     def made_up(self, examples: int) -> Iterator[None]:
         """A block in which so many made-up examples are computed."""
         held = self._examples
-        self._examples = np.arange(examples, dtype=np.uint64)
+        self._examples = _Examples(np.arange(examples, dtype=np.uint64))
         try:
             yield
         finally:
@@ -68,7 +77,7 @@ class RowRandom:
     def only(self, numbers: Sequence[int]) -> Iterator[None]:
         """A block in which the examples with these numbers are computed, a number once or more."""
         held = self._examples
-        self._examples = held[list(numbers)] if self.active else held
+        self._examples = _Examples(held.digests[list(numbers)]) if self.active else held
         try:
             yield
         finally:
@@ -80,7 +89,7 @@ class RowRandom:
 
     def take(self, examples: NDArray[np.uint64]) -> None:
         """Examples are computed that have these digests, in this order."""
-        self._examples = examples
+        self._examples = _Examples(examples)
 
     def together(
         self, layouts: Sequence[Layout] | None = None, purpose: int = 0
@@ -98,21 +107,40 @@ class RowRandom:
         """A block in which only example `number` is computed. It draws what it draws `together`
         with others.
         """
-        return self._draw_by_key(self._examples[number : number + 1], None, purpose)
+        alone = _Examples(self._examples.digests[number : number + 1])
+        return self._draw_by_key(alone, None, purpose)
 
     def _draw_by_key(
-        self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
+        self, examples: _Examples, layouts: Sequence[Layout] | None, purpose: int
     ) -> AbstractContextManager[object]:
         return (
-            _Keyed(self._key, examples, layouts, purpose, self.device)
+            _Keyed(self._key, examples, layouts, purpose, self.cipher, self.device)
             if self.active or purpose
             else nullcontext()
         )
 
     def seed(self, number: int) -> int:
         """A number of 63 bits that the example at place `number` may seed other generators with."""
-        block = _encrypt(self._key, b"".join((self._examples[number].tobytes(), bytes(8))))
+        digest = self._examples.digests[number].tobytes()
+        block = _encrypt(self._key, b"".join((digest, bytes(8))))
         return int.from_bytes(block[:8], "little") >> 1
+
+
+@final
+class _Examples:
+    """The digests of examples, which are copied to a device once."""
+
+    def __init__(self, digests: NDArray[np.uint64]) -> None:
+        self.digests = digests
+        self._on: dict[torch.device, Tensor] = {}
+
+    def nonces(self, device: torch.device) -> int | Tensor:
+        """The digests, on a device; of a single one the number, which needs no copy."""
+        if len(self.digests) == 1:
+            return int(self.digests[0])
+        if device not in self._on:
+            self._on[device] = torch.from_numpy(self.digests.view(np.int64)).to(device)
+        return self._on[device]
 
 
 def _plain_attention(device: torch.device) -> AbstractContextManager[object]:
@@ -144,13 +172,15 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(
         self,
         key: bytes,
-        examples: NDArray[np.uint64],
+        examples: _Examples,
         layouts: Sequence[Layout] | None,
         purpose: int,
+        cipher: str | None,
         device: torch.device,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._key, self._examples, self._layouts = key, examples, layouts
+        self._key, self._layouts, self._cipher = key, layouts, cipher
+        self._of, self._examples = examples, examples.digests
         self._seed = int.from_bytes(key[8 * purpose :][:8], "little") >> 1
         self._calls = 0
         self._attention = _plain_attention(device)
@@ -183,22 +213,46 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = (
                 torch.empty_like(out) if isinstance(out, Tensor) else _allocate(func, args, kwargs)
             )
-        return _fill(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
+        bits = self._numbers(name, tuple(out.shape), out.device)
+        return _fill(_FILLS[func], out, bits, arguments)
 
-    def _numbers(self, name: int, shape: tuple[int, ...]) -> NDArray[np.uint32]:
-        """Uniform numbers of 32 bits for what one call draws."""
+    def _numbers(self, name: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Uniform numbers of 32 bits for what one call draws, int32: from -2^31 on, the least.
+
+        They are on `device`, or on the processor where that can't make them, or AES does.
+        """
         number, layout = len(self._examples), self._layout(shape)
         size = int(np.prod(shape, dtype=np.int64)) // max(number, 1)
-        blocks = -(-size * 4 // _BLOCK)
-        plain = np.empty((number, blocks, 2), np.uint64)
-        plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
-        call_key = _encrypt(self._key, name.to_bytes(_BLOCK, "little"))
-        bits = np.frombuffer(_encrypt(call_key, plain.data.cast("B")), np.uint32)[: plain.size * 2]
-        bits = bits.reshape(number, blocks * 4)[:, :size]
+        chosen = self._cipher or ("aes" if on_processor(device) else "chacha20")
+        bits = self._by_aes(name, size) if chosen == "aes" else self._by_chacha(name, size, device)
         if layout.axis == 0:
             return bits.reshape(shape)
         rows = bits.reshape(number, shape[0], shape[1] // number, *shape[2:])
-        return np.ascontiguousarray(np.moveaxis(rows, 0, 1).reshape(shape))
+        return rows.movedim(0, 1).reshape(shape)
+
+    def _by_chacha(self, name: int, size: int, device: torch.device) -> Tensor:
+        """So many numbers for each example, by ChaCha20 where it works."""
+        from privlearn.core import chacha, chacha_blocks  # not to verify or plan
+
+        device = device if chacha_blocks.works_on(device, in_double=True) else torch.device("cpu")
+        number, blocks = len(self._examples), -(-size // chacha.WORDS)
+        key = chacha.derive_key(self._key, b"masks", of=name.to_bytes(8, "little"))
+        nonces = self._of.nonces(device)
+        if not isinstance(nonces, int):
+            nonces = nonces.repeat_interleave(blocks, output_size=number * blocks)
+        counters = torch.arange(blocks, device=device).repeat(number)
+        words = chacha_blocks.blocks_of(key, nonces, counters).view(chacha.WORDS, number, blocks)
+        return words.movedim(0, 2).reshape(number, -1)[:, :size]
+
+    def _by_aes(self, name: int, size: int) -> Tensor:
+        """So many numbers for each example, by AES on the processor."""
+        number, blocks = len(self._examples), -(-size * 4 // _BLOCK)
+        plain = np.empty((number, blocks, 2), np.uint64)
+        plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
+        call_key = _encrypt(self._key, name.to_bytes(_BLOCK, "little"))
+        made = bytearray(_encrypt(call_key, plain.data.cast("B")))
+        bits = np.frombuffer(made, np.int32)[: plain.size * 2].reshape(number, blocks * 4)
+        return torch.from_numpy(bits)[:, :size] ^ _LEAST
 
     def _layout(self, shape: tuple[int, ...]) -> Layout:
         number, call = len(self._examples), self._calls
@@ -277,27 +331,24 @@ def _allocate(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     return out
 
 
-def _fill(kind: str, out: Tensor, bits: NDArray[np.uint32], arguments: dict[str, Any]) -> Any:
+def _fill(kind: str, out: Tensor, bits: Tensor, arguments: dict[str, Any]) -> Any:
     """What a call of this kind draws, from uniform numbers of 32 bits.
 
     Args:
         kind: one of those in `_FILLS`.
         out: where to put it.
-        bits: as many as `out` has numbers, in its shape.
+        bits: as many as `out` has numbers, in its shape; int32, from -2^31 on.
         arguments: those of the call, by name.
     """
     if kind == "bernoulli":
-        share = (
-            arguments["p"]
-            if "p" in arguments
-            else arguments["self"].detach().cpu().double().numpy()
-        )
-        return out.copy_(torch.from_numpy(np.asarray(bits < share * 2.0**32)))
+        share = arguments["p"] if "p" in arguments else arguments["self"].detach().to(bits.device)
+        return out.copy_(_below(bits, share))
     if kind == "dropout":
-        mask = torch.from_numpy(np.asarray(bits >= arguments["p"] * 2.0**32)).to(out.device)
-        return arguments["input"] * mask * (
-            0.0 if arguments["p"] == 1 else 1 / (1 - arguments["p"])
-        ), mask
+        # As `torch.dropout` does on the processor, by `bernoulli_`.
+        rows, share = arguments["input"], 1 - arguments["p"]
+        mask = _below(bits, share).to(rows.device)
+        scale = mask.to(rows.dtype)
+        return rows * (scale.div_(share) if share else scale), mask
     if kind == "normal":
         return out.copy_(
             torch.special.ndtri(_inner(bits)) * arguments.get("std", 1.0)
@@ -306,7 +357,7 @@ def _fill(kind: str, out: Tensor, bits: NDArray[np.uint32], arguments: dict[str,
     if kind == "exponential":
         return out.copy_(-_inner(bits).log() / arguments["lambd"])
     # from [0, 1), in single precision exactly
-    unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))
+    unit = (_from_zero(bits) >> 8).double() * 2.0**-24
     if kind == "leaks":
         slopes = (unit * (arguments["upper"] - arguments["lower"]) + arguments["lower"]).to(out)
         return arguments["self"] * arguments["noise"].copy_(
@@ -316,9 +367,24 @@ def _fill(kind: str, out: Tensor, bits: NDArray[np.uint32], arguments: dict[str,
     return out.copy_(unit * (high - low) + low)
 
 
-def _inner(bits: NDArray[np.uint32]) -> Tensor:
+def _below(bits: Tensor, share: float | Tensor) -> Tensor:
+    """Which of uniform numbers are among this share of them, the lowest: compared in whole
+    numbers.
+    """
+    if isinstance(share, Tensor):
+        return _from_zero(bits) < (share.double() * 2.0**32).ceil().long()
+    least = math.ceil(share * 2.0**32) + _LEAST
+    return torch.ones_like(bits, dtype=torch.bool) if least > ~_LEAST else bits < least
+
+
+def _from_zero(bits: Tensor) -> Tensor:
+    """Whole numbers from 0 to 2^32 - 1."""
+    return bits.long() - _LEAST
+
+
+def _inner(bits: Tensor) -> Tensor:
     """Numbers from (0, 1), float64."""
-    return torch.from_numpy(np.asarray((bits + 0.5) * 2.0**-32))
+    return (_from_zero(bits).double() + 0.5) * 2.0**-32
 
 
 #: Calls that draw, and what.

@@ -122,7 +122,8 @@ class RedrawnStream(CorrelatedStream):
         here = (self._stream.key, self._stream.position)
         noise.add_gaussian(fresh, std * self._coefficients[0], self._stream, places)
         for coefficient, (key, position) in zip(self._coefficients[1:], self._past, strict=False):
-            noise.add_gaussian(fresh, std * coefficient, NoiseStream(key, position), places)
+            again = NoiseStream(key, position, cipher=self._stream.cipher)
+            noise.add_gaussian(fresh, std * coefficient, again, places)
         self._past = [here, *self._past][: len(self._coefficients) - 1]
 
     def _save(self) -> dict[str, Any]:

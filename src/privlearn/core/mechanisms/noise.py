@@ -8,13 +8,22 @@ holds as it stands, by whichever accountant. (The discrete Gaussian of Canonne, 
 2020 has the same law up to parts in 2^24 here, but is covered by zCDP and Renyi DP only.) Rounding
 moves each of d numbers by at most half a step, so one example can change the rounded value by the
 sensitivity and step x sqrt(d) at most; the noise is scaled to that.
+
+A stream of AES makes its words in order, on the processor, and they are copied to where the values
+are. A stream of ChaCha20 makes them where the values are: number j of a release has bytes 8 j to 8
+j + 7 behind the stream's place for its own, whatever is made of the others, where, and how much at
+once. Eight numbers are one block of 16 words of 32 bits: lanes 0 to 3 are the upper halves of four
+uniform numbers, lanes 4 to 7 the lower halves, 8 to 11 and 12 to 15 those of four angles; the
+cosines come first, then the sines. On a grid results have the same bits on all devices; else they
+agree to 2^-18 of a standard deviation in single and to 2^-46 in double precision, by how devices
+round logarithms and products.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,12 +33,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privlearn.core import chacha
+from privlearn.core.devices import PROCESSOR, on_processor
 from privlearn.core.mechanisms.noise_kernel import BUILT, NoiseKernel
 from privlearn.core.streams import NoiseStream
 from privlearn.errors import BadInput
 
 #: Draws that are made at once: few enough to stay in a processor's cache.
 _BLOCK = 1 << 17
+#: Draws that are made at once on an accelerator: many, since each call of an operation takes time.
+_BLOCK_ON_DEVICE = 1 << 22
+_LANES = 8  # draws that one block of ChaCha20 makes
 _ENDS = np.iinfo(np.int64)
 #: sin(pi t / 2) / t to 7e-9 and cos(pi t / 2) to 5e-10 for t in [-1, 1], in powers of t^2
 #: (Chebyshev fits).
@@ -73,6 +87,9 @@ def add_gaussian(
     """
     require_noisable(values)
     places = [(0, value.numel()) for value in values] if places is None else places
+    if _is_placed(stream):
+        _add_by_place(values, std, stream, places)
+        return
     for dtype in dict.fromkeys(value.dtype for value in values):
         size, parts = 0, []
         for value, (start, whole) in zip(values, places, strict=True):
@@ -99,6 +116,138 @@ def add_gaussian(
         stream.skip(passed)
 
 
+def _is_placed(stream: NoiseStream) -> bool:
+    """Whether every number of the stream can be made by itself, where it is wanted."""
+    return NoiseStream.is_one(stream) and stream.cipher == "chacha20"
+
+
+def _add_by_place(
+    values: Sequence[Tensor], std: float, stream: NoiseStream, places: Places
+) -> None:
+    """`add_gaussian` from a stream of ChaCha20: where the values are, and no more than is here."""
+    key = stream.chacha_key
+    for dtype in dict.fromkeys(value.dtype for value in values):
+        parts, size = _lined_up(
+            [
+                (value, place)
+                for value, place in zip(values, places, strict=True)
+                if value.dtype == dtype
+            ]
+        )
+        before = stream.take(-(-size // _LANES))
+        for gathered in _gathered(parts):
+            device = _where_made(gathered.device)
+            draws = _normals_at(key, gathered.blocks(before), dtype, device).to(gathered.device)
+            torch._foreach_add_(
+                gathered.pieces,
+                [draws[at : at + len(piece)] for at, piece in gathered.placed()],
+                alpha=std,
+            )
+
+
+def _where_made(device: torch.device) -> torch.device:
+    """A device, or the processor where it lacks double precision, or the cipher's operations."""
+    from privlearn.core import chacha_blocks  # not for AES
+
+    return device if chacha_blocks.works_on(device, in_double=True) else PROCESSOR
+
+
+def _lined_up(
+    values: Sequence[tuple[Tensor, tuple[int, int]]],
+) -> tuple[list[tuple[int, Tensor]], int]:
+    """Values one after the other, as the numbers that are here of wholes: where each begins, and
+    how many numbers all wholes have.
+    """
+    size, parts = 0, []
+    for value, (start, whole) in values:
+        parts += [(size + start, value.view(-1))] * (value.numel() > 0)
+        size += whole
+    return parts, size
+
+
+class _Gathered:
+    """Pieces of values, on one device, whose noise is made at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pieces, self.numbers = device, list[Tensor](), 0
+        self._at: list[int] = []  # where each piece begins, in draws
+        self._runs: list[list[int]] = []  # blocks of draws, first to last
+
+    def add(self, at: int, piece: Tensor) -> None:
+        """Take a piece whose first number is number `at`."""
+        first, last = at // _LANES, -(-(at + len(piece)) // _LANES)
+        if self._runs and self._runs[-1][0] <= first <= self._runs[-1][1]:
+            self._runs[-1][1] = max(last, self._runs[-1][1])
+        else:
+            self._runs.append([first, last])
+        before = sum(end - begin for begin, end in self._runs[:-1]) - self._runs[-1][0]
+        self._at.append(at + before * _LANES)
+        self.pieces.append(piece)
+        self.numbers += len(piece)
+
+    def blocks(self, before: int) -> list[chacha.Range]:
+        """The blocks of the stream that make their draws, `before` of which come first."""
+        return [(before + first, before + last) for first, last in self._runs]
+
+    def placed(self) -> Iterator[tuple[int, Tensor]]:
+        """Each piece, and where its draws begin among those of `blocks`."""
+        return zip(self._at, self.pieces, strict=True)
+
+
+def _gathered(parts: Sequence[tuple[int, Tensor]]) -> Iterator[_Gathered]:
+    """Parts cut up and put together, so that as much is made at once as suits their device."""
+    gathered = None
+    for at, flat in parts:
+        most = _BLOCK if on_processor(flat) else _BLOCK_ON_DEVICE
+        begin = 0
+        while begin < len(flat):
+            if gathered and (gathered.device != flat.device or gathered.numbers >= most):
+                yield gathered
+                gathered = None
+            gathered = gathered or _Gathered(flat.device)
+            end = min(len(flat), begin + most - gathered.numbers)
+            gathered.add(at + begin, flat[begin:end])
+            begin = end
+    if gathered:
+        yield gathered
+
+
+def _normals_at(
+    key: bytes, blocks: Sequence[chacha.Range], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The draws of blocks, eight for each, on a device."""
+    from privlearn.core import chacha_blocks  # not for AES
+
+    return normals_of(chacha_blocks.words_at(key, chacha.NOISE, blocks, device), dtype)
+
+
+def _wide(upper: Tensor, lower: Tensor) -> Tensor:
+    """Whole numbers of 64 bits."""
+    return (upper.long() << 32) | (lower.long() & 0xFFFFFFFF)
+
+
+def normals_of(words: Tensor, dtype: torch.dtype) -> Tensor:
+    """Independent N(0, 1) draws from words of ChaCha20, by Box and Muller's method: eight a block.
+
+    Radii come from 64 bits and double precision, the finer the further out: tails reach to 9.4
+    standard deviations. Angles come from 64 bits, or from 32 for float32.
+
+    Args:
+        words: int32, shape (16, blocks).
+        dtype: float64, or else float32.
+    """
+    uniform = _wide(words[:4], words[4:8]).double() * 2.0**-64
+    # In (0, 1]: the smallest is 2^-65.
+    uniform = torch.where(uniform < 0, uniform + 1, uniform) + 2.0**-65
+    radii = (uniform.log() * -2.0).to(dtype).sqrt()
+    turns = (
+        _wide(words[8:12], words[12:]).double() * 2.0**-63
+        if dtype == torch.float64
+        else words[8:12].float() * 2.0**-31
+    )
+    return _on_circles(radii, turns).view(_LANES, -1).T.reshape(-1)
+
+
 def _words(count: int, dtype: torch.dtype) -> int:
     """Words of 64 bits that so many draws take."""
     fours = (count + 3) // 4
@@ -113,8 +262,13 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
     takes; it is split at a uniform point between two pairs, each of which gets an angle. Radii come
     from 53 bits and double precision, so that tails reach beyond 8.6 standard deviations (further
     out there are 1e-17 of the normal distribution); split and angles from 53 bits, or from 32 for
-    float32.
+    float32. Of a stream of ChaCha20 they are those of `normals_of`.
     """
+    if _is_placed(stream):
+        blocks = -(-count // _LANES)
+        first = stream.take(blocks)
+        at = [(first, first + blocks)]
+        return _normals_at(stream.chacha_key, at, dtype, PROCESSOR)[:count]
     make = kernel() or by_operations
     return make(stream.words(_words(count, dtype)), (count + 3) // 4, dtype)[:count]
 
@@ -216,6 +370,9 @@ def add_on_grid(
     step = 2.0 ** math.floor(math.log2(sensitivity * _ROOM / math.sqrt(max(numbers, 1))))
     bound = sensitivity + step * math.sqrt(numbers)
     scale = noise_multiplier * bound / step * (1 + 1e-12)  # no rounding of this line makes it less
+    if _is_placed(stream):
+        _add_on_grid_by_place(values, step, scale, stream, places)
+        return
     for value, (start, whole) in zip(values, places, strict=True):
         flat = value.view(-1)
         for first in range(0, whole, _BLOCK_ON_GRID):
@@ -225,6 +382,73 @@ def add_on_grid(
                 block = flat[begin - start : end - start]
                 noise = noise[begin - first : end - first].to(block.device)
                 block.copy_(block.double().div_(step).round_().add_(noise).mul_(step))
+
+
+def _add_on_grid_by_place(
+    values: Sequence[Tensor], step: float, scale: float, stream: NoiseStream, places: Places
+) -> None:
+    """Round to the grid and add noise from a stream of ChaCha20, where the values are."""
+    key = stream.chacha_key
+    parts, size = _lined_up([*zip(values, places, strict=True)])
+    before = stream.take(-(-size // _LANES))
+    for gathered in _gathered(parts):
+        device = _where_made(gathered.device)
+        whole = rounded_at(key, gathered.blocks(before), scale, device)
+        for at, piece in gathered.placed():
+            there = piece.to(whole.device, torch.float64).div_(step).round_()
+            piece.copy_(there.add_(whole[at : at + len(piece)]).mul_(step))
+
+
+def rounded_at(
+    key: bytes, blocks: Sequence[chacha.Range], scale: float, device: torch.device
+) -> Tensor:
+    """What `rounded_gaussian` draws, from blocks of ChaCha20, eight draws for each; float64, with
+    the same bits on every device.
+
+    Where double precision does not decide, the bits of a pair are made again on the processor, and
+    more of them: they have places of their own, so that nothing depends on how many there are. The
+    device is waited for once.
+    """
+    from privlearn.core import chacha_blocks  # not for AES
+
+    words = chacha_blocks.words_at(key, chacha.NOISE, blocks, device)
+    radius, angle = _wide(words[:4], words[4:8]), _wide(words[8:12], words[12:])
+    uniform = radius.double().mul_(2.0**-64).add_(0.5)
+    angles = angle.double().mul_(math.pi * 2.0**-63)
+    whole, undecided = _rounded(uniform, angles, scale)
+    pairs = undecided.nonzero().tolist()
+    for pair, block in pairs:
+        place = _block_number(blocks, block)
+        bits = chacha.by_openssl(key, chacha.NOISE, place, 1)[0].astype(np.uint32).tolist()
+        radius_bits, angle_bits = (
+            chacha.signed(bits[at + pair] << 32 | bits[at + 4 + pair]) for at in (0, 8)
+        )
+        further = _further_bits(key, 4 * place + pair)
+        refined = _refine(radius_bits, angle_bits, scale, further)
+        whole[:, pair, block] = whole.new_tensor(refined)
+    return whole.view(_LANES, -1).T.reshape(-1)
+
+
+def _block_number(blocks: Sequence[chacha.Range], at: int) -> int:
+    """The counter of the block at place `at` of those in ranges."""
+    for first, last in blocks:
+        if at < last - first:
+            return first + at
+        at -= last - first
+    raise IndexError
+
+
+def _further_bits(key: bytes, pair: int) -> Callable[[], NDArray[np.uint64]]:
+    """What hands out the further words of a pair of draws: blocks at the pair's place, which are
+    for refinement.
+    """
+    rounds = iter(range(1 << 31))
+
+    def more() -> NDArray[np.uint64]:
+        nonce = chacha.REFINEMENT | next(rounds) << 32
+        return chacha.by_openssl(key, nonce, pair, 1).reshape(-1).view(np.uint64)
+
+    return more
 
 
 def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
@@ -239,25 +463,39 @@ def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
     words = stream.words(2 * pairs)
     uniform = torch.from_numpy(words[:pairs]).double().mul_(2.0**-64).add_(0.5)
     angles = torch.from_numpy(words[pairs:]).double().mul_(math.pi * 2.0**-63)
+    whole, undecided = _rounded(uniform, angles, scale)
+    for pair in undecided.nonzero()[:, 0].tolist():
+        whole[:, pair] = whole.new_tensor(
+            _refine(
+                int(words[pair]),
+                int(words[pairs + pair]),
+                scale,
+                lambda: stream.words(2 * _MORE).view(np.uint64),
+            )
+        )
+    return whole.view(-1)[:count]
+
+
+def _rounded(uniform: Tensor, angles: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Pairs of draws, rounded, and for which pairs that is not decided."""
     radii = uniform.log().mul_(-2.0).sqrt_()
     exact = torch.stack([radii * angles.cos(), radii * angles.sin()]).mul_(scale)
     # The uniform number is known to 2^-52 or better, which moves the radius by at most twice that
     # over (uniform x radius).
     error = (radii * _ERROR + 2.0**-51 / (uniform * radii)).mul_(scale)
     whole = exact.round()
-    undecided = ~((exact - whole).abs_() + error < 0.5).all(0)
-    for pair in undecided.nonzero()[:, 0].tolist():
-        whole[:, pair] = whole.new_tensor(
-            _refine(int(words[pair]), int(words[pairs + pair]), scale, stream)
-        )
-    return whole.view(-1)[:count]
+    return whole, ~((exact - whole).abs_() + error < 0.5).all(0)
 
 
-def _refine(radius: int, angle: int, scale: float, stream: NoiseStream) -> list[float]:
-    """The pair that begins with these 64 bits each, rounded."""
+def _refine(
+    radius: int, angle: int, scale: float, further: Callable[[], NDArray[np.uint64]]
+) -> list[float]:
+    """The pair that begins with these 64 bits each, rounded; `further` hands out eight more words
+    of 64 bits.
+    """
     bits = 64
     while True:
-        more = stream.words(2 * _MORE).view(np.uint64)
+        more = further()
         for part in range(_MORE):
             radius, angle = radius << 64 | int(more[part]), angle << 64 | int(more[_MORE + part])
         bits += 64 * _MORE
