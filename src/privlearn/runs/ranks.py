@@ -1,10 +1,11 @@
 """In data parallel training on torch.distributed all processes draw the same batch, and each
 computes its shards of it.
 
-Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each
-shard's clipped sum is computed by itself, and these sums are added up as a balanced tree, in double
-precision: a sum has the same bits whether its shards lie on 1, 2, 4 or 8 processes. In floating
-point a process computes its shards at once, which is faster, and sums differ by rounding. Each
+Rows belong to a fixed number of logical shards, row i to shard i % 8. In floating point a process
+computes its shards at once, and sums differ by rounding. With noise on a grid the processes share
+out what one process would compute at once, chunk by chunk, and the chunks' sums are added up as a
+tree of halves, in double precision: a sum has the same bits whether its chunks lie on 1, 2, 4 or 8
+processes. (Of a model under FSDP2 each shard is computed by itself, and sums are exact.) Each
 process has a slice of the sum, and adds noise to it: every number has its place in one keyed
 stream. Then all processes are handed all slices.
 """
@@ -32,7 +33,14 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.sharded.models import is_shard
-from privlearn.core.processes import Part, Share, World, require_one_process
+from privlearn.core.processes import (
+    Part,
+    Share,
+    World,
+    halves,
+    in_tree,
+    require_one_process,
+)
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.runs.process_group import (
@@ -119,24 +127,36 @@ class Ranks(World):
         return local_examples
 
     def exact(self) -> Ranks:
-        """These processes, and sums shard by shard."""
+        """These processes, and sums that do not depend on how many there are."""
         return replace(self, sharded=True)
 
+    def read(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the examples that all processes drew alike, those whose rows this one may need."""
+        return examples if self.sharded else self.own(examples)
+
+    def deal(
+        self, chunks: Sequence[_Value], totals: Sequence[Tensor], said: bytes, *, alone: bool
+    ) -> Iterator[tuple[_Value, Sequence[Tensor]]]:
+        """This process's share of `chunks`: half of a half, and so on, until each process has
+        one.
+        """
+        require_alike = self._begin_comparing("the batch that was drawn", said)
+        rank, size = self.rank, self.size
+        while size > 1:
+            size //= 2
+            chunks = halves(chunks)[rank // size]
+            rank %= size
+        yield from in_tree(chunks, totals, [], alone=alone)
+        require_alike()
+
     def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
-        """This process's examples at once; or shard by shard: an empty shard, too, is a part of the
-        sum.
+        """This process's examples at once; or, of a model under FSDP2, shard by shard, of which
+        sums are exact.
         """
         require_alike = self._begin_comparing("the batch that was drawn", examples.tobytes())
         if self.sharded:
-            sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
-            spare = [totals]
-            for place, shard in enumerate(self._own_shards, start=1):
-                sums.append(spare.pop() if spare else [torch.zeros_like(total) for total in totals])
-                yield examples[examples % self.shards == shard], sums[-1]
-                for _ in range((place & -place).bit_length() - 1):
-                    spare.append(sums.pop())
-                    torch._foreach_add_(list(sums[-1]), list(spare[-1]))
-                    torch._foreach_zero_(list(spare[-1]))
+            for shard in self._own_shards:
+                yield examples[examples % self.shards == shard], totals
         else:
             yield self.own(examples), totals
         require_alike()

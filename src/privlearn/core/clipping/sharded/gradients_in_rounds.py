@@ -89,6 +89,7 @@ class ShardedGradients(ClippedGradients):
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any) -> None:
         super().__init__(model, *arguments, **options | {"world": options["world"].exact()})
+        self._dealt = True  # sums are exact, on any number of processes
         self._groups = Groups(model, self._world)
         self.parameters = self._groups.whole
         self._number = {name: number for number, name in enumerate(self.parameters)}
@@ -113,6 +114,9 @@ class ShardedGradients(ClippedGradients):
         """Tensors of zeros for the sums, sharded as the parameters are."""
         return [torch.zeros_like(shard, requires_grad=False) for shard in self._held]
 
+    def warn_of_idle_processes(self) -> None:
+        """All of them compute in every round."""
+
     def _here(self, sums: Sequence[Any]) -> list[Tensor]:
         return [total.to_local() for total in sums]
 
@@ -133,6 +137,7 @@ class ShardedGradients(ClippedGradients):
         blocks: Sequence[Tensor],
         clipped: Tensor,
     ) -> None:
+        self.taken = len(self._world.own(sample.indices))
         parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
         waiting = deque(
             Waiting(data, torch.from_numpy(chunk))
