@@ -281,10 +281,13 @@ class ShardedGradients(ClippedGradients):
                 if not self._agrees(plain, few, batches):
                     raise NotLayerwise("its gradients differ from those of single examples")
             except NotLayerwise as error:
+                why, instead = getattr(self._loss, "slowness", None) or (
+                    error,
+                    "take these modules out of the model, or train it whole",
+                )
                 raise BadInput(
-                    f"the model's gradients can't be computed operation by operation: {error}. "
-                    "Under fully_shard no other way is known: take these modules out of the "
-                    "model, or train it whole"
+                    f"the model's gradients can't be computed operation by operation: {why}. "
+                    f"Under fully_shard no other way is known: {instead}"
                 ) from error
             held = held_by(self._paths[0], *few) // COMPARED
         self._blank = few
