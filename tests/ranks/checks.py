@@ -356,11 +356,13 @@ def check_processes_that_fall_apart_end() -> None:
                 for epoch in run:
                     for batch in epoch:
                         run.step(batch)
-                        if world.rank == 1 and batch.number == 4 and spoil(run, batch.number):
+                        if world.rank == 1 and batch.number in at and spoil(run, batch.number):
                             return run.result()
                 return run.result()
 
         return train
+
+    at = (4, 19)
 
     def resample(run: pv.Run, number: int) -> None:
         run.session.streams.sampling.random(1)
@@ -375,6 +377,7 @@ def check_processes_that_fall_apart_end() -> None:
         (resample, "batch"),
         (move, "parameters"),
         (lambda *_: True, "steps"),
+        (lambda run, number: number == 19, "steps"),  # weights are compared before the next one
         (fail, "ended"),
     ):
         threads = Threads(2)
@@ -590,6 +593,52 @@ def check_chunks_that_differ_end_all() -> None:
             assert isinstance(result, ProcessLost), result
             assert "the batch" in str(result), result
     assert not noised.called
+
+
+#: What processes tell each other in a step: these ceilings may only fall.
+CALLS, BYTES_A_NUMBER, BYTES_BESIDE = 3, {False: 6, True: 10}, 80
+
+
+@check
+def check_a_step_has_few_collectives() -> None:
+    """Two processes hand each other the sums with a digest of the batch, the charge, and the noisy
+    slices: each number once, and half of the numbers again.
+    """
+    heard: list[tuple[str, int]] = []
+    exchange = Threads._exchange
+
+    def listened(self: Threads, name: str, value: Any) -> list[Any]:
+        if self._own.rank == 0 and during[0]:
+            heard.append((name, value.nbytes if isinstance(value, torch.Tensor) else 0))
+        return exchange(self, name, value)
+
+    def work(world: Ranks, *, discrete: bool) -> int:
+        run = pv.Run(
+            plan(epochs=1),
+            network(),
+            cross_entropy,
+            rows(),
+            streams=Streams.new(0, discrete=discrete),
+            world=world,
+            microbatch=6,
+        )
+        with run:
+            for epoch in run:
+                for batch in epoch:
+                    during[0] = run.steps_done > 0  # in the first one weights are compared
+                    run.step(batch)
+                    during[0] = False
+        return run.steps_done - 1
+
+    for discrete in (False, True):
+        heard.clear()
+        during = [False]
+        with mock.patch.object(Threads, "_exchange", listened):
+            steps, _ = together(2, partial(work, discrete=discrete))
+        assert len(heard) <= CALLS * steps, heard
+        numbers = sum(weight.numel() for weight in network().parameters())
+        most = BYTES_A_NUMBER[discrete] * numbers + BYTES_BESIDE
+        assert sum(nbytes for _, nbytes in heard) <= most * steps, (heard, numbers)
 
 
 @check

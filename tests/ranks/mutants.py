@@ -92,9 +92,9 @@ MUTANTS = [
     ),
     Mutant(
         "sums of slices are not added up",
-        ranks.Ranks.scattered,
-        "list(received.view(rows.shape))",
-        "[received.view(rows.shape)[self.rank]]",
+        ranks._tree,
+        "while len(rows) > 1:",
+        "while False:",
         ALONE,
     ),
     Mutant(
@@ -123,9 +123,8 @@ MUTANTS = [
     Mutant(
         "a process without examples skips the step",
         ranks.Ranks.deal,
-        'require_alike = self._begin_comparing("the batch that was drawn"',
-        "if len(chunks) <= self.rank: return\n"
-        '    require_alike = self._begin_comparing("the batch that was drawn"',
+        "require_alike = self._compare_batches(",
+        "if len(chunks) <= self.rank: return\n    require_alike = self._compare_batches(",
         EMPTY,
     ),
     Mutant(
@@ -192,13 +191,13 @@ MUTANTS = [
         CHARGED,
     ),
     Mutant(
-        "samples are not compared", ranks.Ranks.parts, "\n    require_alike()", "\n    pass", APART
+        "samples are not compared", ranks.Ranks.share, "if not rows.is_cuda:", "if False:", APART
     ),
     Mutant(
         "chunks are not compared",
         ranks.Ranks.deal,
-        "\n    require_alike()",
-        "\n    pass",
+        "_compare_batches(said,",
+        "_compare_batches(b'',",
         DEALT,
     ),
     Mutant(
@@ -235,6 +234,13 @@ MUTANTS = [
         " if fitted else 0",
         "",
         SUMS,
+    ),
+    Mutant(
+        "batches are compared by a collective of their own",
+        ranks.Ranks._compare_batches,
+        "if totals[0].is_cuda:",
+        "if True:",
+        "check_a_step_has_few_collectives",
     ),
     # Ledgers
     Mutant(
@@ -327,8 +333,8 @@ MUTANTS = [
     Mutant(
         "who leaves early is not missed",
         session.TrainingSession.stop,
-        "self.world.require_alike(",
-        "str(",
+        "self.world.require_same_steps(self.steps_done, compared=compared)",
+        "pass",
         APART,
     ),
     Mutant(

@@ -162,6 +162,14 @@ class World:
     def require_alike(self, what: str, value: bytes) -> None:
         """Raise in all processes unless they have the same `value`."""
 
+    def require_same_steps(self, steps: int, *, compared: bool) -> None:
+        """Raise in all processes unless they took as many steps.
+
+        Args:
+            steps: that this one took.
+            compared: whether parameters are compared before the next one.
+        """
+
     def require_same(self, facts: Mapping[str, str]) -> None:
         """Raise in all processes, naming what differs, unless they run the same code and have the
         same facts.
