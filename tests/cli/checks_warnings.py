@@ -34,6 +34,7 @@ from privlearn.sklearn import DPFisherClassifier
 from privlearn_segmentation.pages import corrections, starting
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.publishing.checks import published
+from tests.ranks.threads import together
 from tests.support.checks import check
 from tests.teachers.checks import Said, public
 
@@ -233,6 +234,22 @@ def slow(place: Path) -> str:
     return " ".join(str(each.message) for each in heard)
 
 
+def idle_processes(place: Path) -> str:
+    """Noise on a grid in two processes, and a batch that one computes at once."""
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1.0))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    rows = (zeros(4, 2), zeros(4, dtype=torch.long))
+
+    def begin(world: Any) -> None:
+        streams = pv.Streams.new(0, discrete=True)
+        pv.Run(plan, nn.Linear(2, 2), loss, rows, streams=streams, world=world)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        together(2, begin)
+    return " ".join(str(each.message) for each in heard)
+
+
 def compared(place: Path) -> str:
     """A private figure that a script compares."""
     plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1.0))
@@ -281,6 +298,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     ),
     "a callback that fails at the end": logged_to_nobody,
     "a layer without a rule": slow,
+    "processes without examples": idle_processes,
     "a delta of an example": budget(
         "--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"
     ),

@@ -150,7 +150,8 @@ def test_an_epoch_without_usable_rows_has_no_mean_loss(tmp_path: Path) -> None:
 
 def saved_after_an_empty_epoch() -> dict[str, Any]:
     own = Diagnostics()
-    own.begin(3, 0.1)
+    own.begin(0.1)
+    own.add_drawn(3)
     own.end_epoch()
     return own.state_dict()
 

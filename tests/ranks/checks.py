@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +27,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.mechanisms import noise, release
+from privlearn.core.processes import World
 from privlearn.core.streams import Streams
 from privlearn.core.temperature import Temperature
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
@@ -111,11 +113,11 @@ def on(size: int, *given: Any, **options: Any) -> list[pv.Result]:
 GRID: tuple[Any, Any] = ((), {"discrete": True})
 #: Runs that differ in what the processes have to share.
 RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "poisson": ((), {}),
+    "poisson": ((), {"microbatch": 2}),
     "partition and quantile": ((plan(sampling.Partition(3), pv.clipping.Quantile(0.5)),), {}),
     "dropout, copies and an average": (
         (),
-        {"dropout": 0.4, "average": 0.5, "augmentation": Augmentation(2, blurred)},
+        {"dropout": 0.4, "average": 0.5, "augmentation": Augmentation(2, blurred), "microbatch": 3},
     ),
     "releases before and after": (
         (
@@ -141,8 +143,8 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 @check
 def check_the_number_of_processes_changes_no_bit() -> None:
-    """On a grid: the same events and weights on 1, 2 and 4, whatever streams, seeds and weights the
-    others bring.
+    """On a grid: the same events and weights in a plain process and on 1, 2 and 4 that torchrun
+    started, whatever streams, seeds and weights the others bring.
 
     In floating point the same bits in all processes, and those of another number up to the rounding
     of sums.
@@ -154,6 +156,8 @@ def check_the_number_of_processes_changes_no_bit() -> None:
         with mock.patch(f"{__name__}.network", net):
             sizes = (1, 2, 4) if name == "poisson" else (1, 2)
             one, *others = (on(size, *given, **options, discrete=discrete) for size in sizes)
+            plain = trained(*given, **options, discrete=discrete)
+        assert not discrete or bits(plain) == bits(one[0]), name
         for results in others:
             assert len({bits(result) for result in results}) == 1, name
             assert not discrete or bits(results[0]) == bits(one[0]), name
@@ -352,11 +356,13 @@ def check_processes_that_fall_apart_end() -> None:
                 for epoch in run:
                     for batch in epoch:
                         run.step(batch)
-                        if world.rank == 1 and batch.number == 4 and spoil(run, batch.number):
+                        if world.rank == 1 and batch.number in at and spoil(run, batch.number):
                             return run.result()
                 return run.result()
 
         return train
+
+    at = (4, 19)
 
     def resample(run: pv.Run, number: int) -> None:
         run.session.streams.sampling.random(1)
@@ -371,6 +377,7 @@ def check_processes_that_fall_apart_end() -> None:
         (resample, "batch"),
         (move, "parameters"),
         (lambda *_: True, "steps"),
+        (lambda run, number: number == 19, "steps"),  # weights are compared before the next one
         (fail, "ended"),
     ):
         threads = Threads(2)
@@ -536,26 +543,102 @@ def check_sums_have_the_same_bits() -> None:
     """
     made_up = np.random.default_rng(0).standard_normal((100, 50)) * np.logspace(-6, 6, 100)[:, None]
 
-    def work(world: Ranks) -> bytes:
+    def work(world: World, alone: bool) -> bytes:
         totals = [torch.zeros(30, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)]
-        for part, into in world.exact().parts(np.arange(100), totals):
-            for total, own in zip(
-                into, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True
-            ):
-                total += own
+        chunks = np.array_split(np.arange(100), 15)
+        for chunk, into in world.exact().deal(chunks, totals, b"", alone=alone):
+            for values in made_up[chunk].sum(0, keepdims=True) if alone else made_up[chunk]:
+                for total, own in zip(into, torch.from_numpy(values).split([30, 20]), strict=True):
+                    total += own
         if share := world.share(totals, [torch.float64] * 2):
             share.complete(totals)
         return b"".join(total.numpy().tobytes() for total in totals)
 
-    sums = [together(size, work) for size in (1, 2, 4, 8)]
-    assert len({own for every in sums for own in every}) == 1
-    np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
-    for world in (Ranks(0, 1).exact(), Ranks(0, 2)):
+    for alone in (True, False):
+        sums = [together(size, partial(work, alone=alone)) for size in (1, 2, 4, 8)]
+        assert {own for every in sums for own in every} == {work(World(), alone)}
+        np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
+    for world in (World().exact(), Ranks(0, 1).exact(), Ranks(0, 2)):
         clipper = ClippedGradients(
             network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=world
         )
         products: Any = clipper._kernels
         assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
+
+
+@check
+def check_chunks_that_differ_end_all() -> None:
+    """On a grid, processes that would compute other numbers of examples at once: an example might
+    be added twice. All end, and no noise is drawn.
+    """
+
+    def work(world: Ranks) -> None:
+        run = pv.Run(
+            plan(),
+            network(),
+            cross_entropy,
+            rows(),
+            streams=Streams.new(0, discrete=True),
+            world=world,
+            microbatch=2,
+        )
+        with run:
+            for epoch in run:
+                for batch in epoch:
+                    run.task.gradients._chunk = 2 + world.rank
+                    run.step(batch)
+
+    with mock.patch.object(release, "_add_noise") as noised:
+        for result in outcomes(2, work):
+            assert isinstance(result, ProcessLost), result
+            assert "the batch" in str(result), result
+    assert not noised.called
+
+
+#: What processes tell each other in a step: these ceilings may only fall.
+CALLS, BYTES_A_NUMBER, BYTES_BESIDE = 3, {False: 6, True: 10}, 80
+
+
+@check
+def check_a_step_has_few_collectives() -> None:
+    """Two processes hand each other the sums with a digest of the batch, the charge, and the noisy
+    slices: each number once, and half of the numbers again.
+    """
+    heard: list[tuple[str, int]] = []
+    exchange = Threads._exchange
+
+    def listened(self: Threads, name: str, value: Any) -> list[Any]:
+        if self._own.rank == 0 and during[0]:
+            heard.append((name, value.nbytes if isinstance(value, torch.Tensor) else 0))
+        return exchange(self, name, value)
+
+    def work(world: Ranks, *, discrete: bool) -> int:
+        run = pv.Run(
+            plan(epochs=1),
+            network(),
+            cross_entropy,
+            rows(),
+            streams=Streams.new(0, discrete=discrete),
+            world=world,
+            microbatch=6,
+        )
+        with run:
+            for epoch in run:
+                for batch in epoch:
+                    during[0] = run.steps_done > 0  # in the first one weights are compared
+                    run.step(batch)
+                    during[0] = False
+        return run.steps_done - 1
+
+    for discrete in (False, True):
+        heard.clear()
+        during = [False]
+        with mock.patch.object(Threads, "_exchange", listened):
+            steps, _ = together(2, partial(work, discrete=discrete))
+        assert len(heard) <= CALLS * steps, heard
+        numbers = sum(weight.numel() for weight in network().parameters())
+        most = BYTES_A_NUMBER[discrete] * numbers + BYTES_BESIDE
+        assert sum(nbytes for _, nbytes in heard) <= most * steps, (heard, numbers)
 
 
 @check

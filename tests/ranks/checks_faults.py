@@ -36,7 +36,7 @@ from tests.support.checks import check
 PLACES: dict[str, tuple[Any, str, bool]] = {
     "before a charge": (Ledger, "charge", True),
     "charged": (Ledger, "charge", False),
-    "before its sum is sent": (Ranks, "scattered", True),
+    "before its sum is sent": (Ranks, "_exchanged", True),
     "before its noise": (release, "_add_noise", True),
     "after its noise": (release, "_add_noise", False),
     "before a checkpoint": (shards, "save_shards", True),

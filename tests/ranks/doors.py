@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
+from privlearn.core.clipping.sharded.models import is_sharded
+from privlearn.runs.shards import whole_state
 from tests.support import texts as made
 from tests.support.checks import must_raise
 from tests.support.vision import make_torchvision_importable
@@ -137,6 +141,132 @@ def transformers(folder: Path) -> pv.Result:
     return trainer.result
 
 
+def shard(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """Put the model under FSDP2, where there are several processes."""
+    if os.environ.get("WORLD_SIZE") != "1":
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        for block in (*blocks, model):
+            fully_shard(block)
+
+
+def _half_frozen() -> Any:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    net[0].requires_grad_(False)
+    return net
+
+
+def _losses(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]).float(), batch[1], reduction="none")
+
+
+def sharded_accelerate(folder: Path) -> pv.Result:
+    """A custom loop in bfloat16 whose model is under FSDP2, half of it frozen; the loader and the
+    optimizer are prepared.
+    """
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    configuration = DataLoaderConfiguration(split_batches=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=configuration)
+    net = _half_frozen()
+    shard(net, [net[0], net[2]])
+    optimizer: Any = torch.optim.SGD(net[2].parameters(), lr=0.5, momentum=0.9)
+    loader: Any = DataLoader(rows(), batch_size=8, shuffle=True)
+    optimizer, loader = accelerator.prepare(optimizer, loader)
+    private = pv.make_private(
+        net, optimizer, loader, **SPENT, streams=streams(discrete=False), precision="bf16"
+    )
+    for batch in private.batches():
+        private.step(batch, _losses)
+    private.publish(folder)
+    return private.result()
+
+
+def sharded_lightning(folder: Path) -> pv.Result:
+    """Lightning's Trainer in bfloat16, of a module under FSDP2, half of it frozen."""
+    import lightning.pytorch as pl
+
+    class Classifier(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = _half_frozen()
+
+        def configure_model(self) -> None:
+            if not is_sharded(self):
+                shard(self, [self.net[0], self.net[2]])
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return _losses(self, batch).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.net[2].parameters(), lr=0.2, momentum=0.9)
+
+    alone = os.environ.get("WORLD_SIZE") == "1"
+    kind = pv.lightning.PrivateStrategy if alone else pv.lightning.PrivateDDPStrategy
+
+    def fit(loss: Any) -> Any:
+        own: Any = {"epsilon": 4.0, "delta": 1e-3, "max_grad_norm": 0.5, "loss": loss}
+        private = kind(**own, streams=streams(discrete=False))
+        pl.Trainer(
+            strategy=private,
+            devices=1 if alone else PROCESSES,
+            accelerator="cpu",
+            precision="bf16-mixed",
+            max_epochs=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        ).fit(Classifier(), DataLoader(rows(), batch_size=8, shuffle=True))
+        return private
+
+    if not alone:
+        refused = must_raise(pv.errors.BadInput, lambda: fit(None))
+        assert "PrivateStrategy(loss=...)" in str(refused), refused
+        refused = must_raise(
+            pv.errors.BadInput, lambda: fit(lambda model, batch: _losses(model.net, batch))
+        )
+        assert "call model(...)" in str(refused), refused
+    private = fit(_losses)
+    private.publish(folder)
+    return private.result
+
+
+def sharded_transformers(folder: Path) -> pv.Result:
+    """The Trainer of transformers in bfloat16, of a model under FSDP2 with adapters (LoRA)."""
+    from peft import LoraConfig, get_peft_model
+
+    chosen = LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], init_lora_weights=False)
+    model: Any = made.gpt2(3)
+    model = get_peft_model(model, chosen)
+    blocks = [*model.base_model.model.transformer.h]
+    args = made.arguments(
+        folder.parent / "progress_of_shards",
+        save_strategy="steps",
+        save_steps=4,
+        bf16=True,
+    )
+    shard(model, blocks)
+    trainer = pv.huggingface.PrivateTrainer(
+        model,
+        args,
+        train_dataset=made.texts(),
+        data_collator=made.padded,
+        epsilon=8.0,
+        delta=1e-3,
+        max_length=made.LENGTH,
+        streams=streams(discrete=False),
+    )
+    trainer.train()
+    trainer.publish(folder)
+    return trainer.result
+
+
 def opacus(folder: Path) -> pv.Result:
     """A script in Opacus's form, by its wrapper for several processes, in physical batches."""
     torch.manual_seed(_rank())
@@ -171,6 +301,9 @@ DOORS = {
     "accelerate": accelerate,
     "lightning": lightning,
     "opacus": opacus,
+    "sharded_accelerate": sharded_accelerate,
+    "sharded_lightning": sharded_lightning,
+    "sharded_transformers": sharded_transformers,
     "transformers": transformers,
 }
 
@@ -179,7 +312,11 @@ def go(folder: Path, name: str) -> None:
     """Train by a door, publish, and write this process's weights and events."""
     result = DOORS[name](folder / name)
     torch.save(
-        [result.model.state_dict(), str(result.ledger.event), result.facts],
+        [
+            whole_state(result.model, keep=True) or result.model.state_dict(),
+            str(result.ledger.event),
+            result.facts,
+        ],
         folder / f"{name} of process {_rank()}",
     )
 

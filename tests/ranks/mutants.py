@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.core import streams
-from privlearn.core.clipping import kernels
+from privlearn.core import processes, streams
+from privlearn.core.clipping import gradients, kernels
 from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
@@ -28,6 +28,7 @@ BEFORE = "check_sums_are_handed_out_with_their_noise"
 SUMS = "check_sums_have_the_same_bits"
 BITS = "check_the_number_of_processes_changes_no_bit"
 PLACE = "check_what_the_first_process_did_is_known_in_all"
+DEALT = "check_chunks_that_differ_end_all"
 SHARDS = "check_shards_are_shared_out_equally"
 HOOKS = "check_hooks_that_are_put_in_on_the_way_are_refused"
 
@@ -91,9 +92,9 @@ MUTANTS = [
     ),
     Mutant(
         "sums of slices are not added up",
-        ranks.Ranks.scattered,
-        "list(received.view(rows.shape))",
-        "[received.view(rows.shape)[self.rank]]",
+        ranks._tree,
+        "while len(rows) > 1:",
+        "while False:",
         ALONE,
     ),
     Mutant(
@@ -121,10 +122,9 @@ MUTANTS = [
     # Batches and steps
     Mutant(
         "a process without examples skips the step",
-        ranks.Ranks.parts,
-        'require_alike = self._begin_comparing("the batch that was drawn"',
-        "if not len(self.own(examples)): return\n"
-        '    require_alike = self._begin_comparing("the batch that was drawn"',
+        ranks.Ranks.deal,
+        "require_alike = self._compare_batches(",
+        "if len(chunks) <= self.rank: return\n    require_alike = self._compare_batches(",
         EMPTY,
     ),
     Mutant(
@@ -142,17 +142,17 @@ MUTANTS = [
         ALONE,
     ),
     Mutant(
-        "every process computes every shard",
-        ranks.Ranks.parts,
-        "yield examples[examples % self.shards == shard]",
-        "yield examples",
+        "every process computes every chunk",
+        ranks.Ranks.deal,
+        "chunks = halves(chunks)[rank // size]",
+        "pass",
         ALONE,
     ),
     Mutant(
-        "a shard is added to the next one",
-        ranks.Ranks.parts,
-        "torch._foreach_zero_(list(spare[-1]))",
-        "pass",
+        "a sum of chunks is added to the next one",
+        processes.in_tree,
+        "\n        other.zero_()",
+        "",
         SUMS,
     ),
     Mutant(
@@ -163,11 +163,11 @@ MUTANTS = [
         BITS,
     ),
     Mutant(
-        "a shard is left out",
-        ranks.Ranks.parts,
-        "examples % self.shards == shard]",
-        "examples % self.shards == max(shard, 1)]",
-        ALONE,
+        "a chunk is left out",
+        processes.halves,
+        "items[middle:]",
+        "items[middle + 1 :]",
+        SUMS,
     ),
     Mutant(
         "a shard lies in two processes",
@@ -191,7 +191,28 @@ MUTANTS = [
         CHARGED,
     ),
     Mutant(
-        "samples are not compared", ranks.Ranks.parts, "\n    require_alike()", "\n    pass", APART
+        "samples are not compared", ranks.Ranks.share, "if not rows.is_cuda:", "if False:", APART
+    ),
+    Mutant(
+        "chunks are not compared",
+        ranks.Ranks.deal,
+        "_compare_batches(said,",
+        "_compare_batches(b'',",
+        DEALT,
+    ),
+    Mutant(
+        "examples of a chunk are added to those of the chunk before",
+        processes.in_tree,
+        "alone and len(second) == 1",
+        "len(second) == 1",
+        SUMS,
+    ),
+    Mutant(
+        "a plain process computes with products that depend on the batches before",
+        gradients.ClippedGradients.__init__,
+        "fitted=world.size == 1 and not world.sharded",
+        "fitted=world.size == 1",
+        SUMS,
     ),
     Mutant(
         "sums are added up in another order",
@@ -213,6 +234,13 @@ MUTANTS = [
         " if fitted else 0",
         "",
         SUMS,
+    ),
+    Mutant(
+        "batches are compared by a collective of their own",
+        ranks.Ranks._compare_batches,
+        "if totals[0].is_cuda:",
+        "if True:",
+        "check_a_step_has_few_collectives",
     ),
     # Ledgers
     Mutant(
@@ -305,8 +333,8 @@ MUTANTS = [
     Mutant(
         "who leaves early is not missed",
         session.TrainingSession.stop,
-        "self.world.require_alike(",
-        "str(",
+        "self.world.require_same_steps(self.steps_done, compared=compared)",
+        "pass",
         APART,
     ),
     Mutant(

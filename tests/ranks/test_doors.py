@@ -74,6 +74,29 @@ def test_lightnings_own_launcher(tmp_path: Path) -> None:
     require_same(tmp_path / "one", two, "lightning", 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("accelerate", marks=pytest.mark.nightly),
+        pytest.param("lightning", marks=pytest.mark.nightly),
+        "transformers",
+    ],
+)
+def test_models_under_fsdp2_in_other_loops(name: str, tmp_path: Path) -> None:
+    """In bfloat16, with frozen parameters or adapters: what one process trains with the whole
+    model.
+    """
+    for module in ("lightning.pytorch",) if name == "lightning" else (name, "peft"):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    two = tmp_path / "two"
+    two.mkdir()
+    done = torchrun(2, "-m", "tests.ranks.doors", str(two), f"sharded_{name}")
+    assert done.returncode == 0, done.stderr
+    in_one(tmp_path / "one", f"sharded_{name}")
+    require_same(tmp_path / "one", two, f"sharded_{name}", 1e-6)
+
+
 OWN_GROUP = """
 import atexit, pathlib, sys
 import torch.distributed as dist

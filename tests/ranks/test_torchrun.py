@@ -43,6 +43,8 @@ TRAIN = (
     "--epochs",
     "6",
     "--discrete",
+    "--microbatch",
+    "10",
 )
 
 
@@ -69,6 +71,8 @@ def test_the_command_line_under_torchrun_trains_what_one_process_does(tmp_path: 
     assert json.loads(done.stdout)["out"] == str(tmp_path / "two")
     assert here(*options(tmp_path, "one")) == 0
     assert published(tmp_path / "two") == published(tmp_path / "one")
+    assert cli.main(options(tmp_path, "plain")) == 0
+    assert (tmp_path / "plain/model.safetensors").read_bytes() == published(tmp_path / "one")[0]
     killed = options(tmp_path, "killed", "--checkpoint-every", "0.01")
     with started(2, tmp_path, "-m", "privlearn", *killed) as run:
         # the first step; before, nothing is kept

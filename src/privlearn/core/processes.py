@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from privlearn.errors import BadInput
@@ -60,8 +60,8 @@ class World:
     Attributes:
         rank: the number of this process.
         size: how many processes there are.
-        sharded: whether sums are added up shard by shard, so that no bit depends on the number of
-            processes.
+        sharded: whether no bit of a sum depends on the number of processes: all share out what
+            one process would compute at once (`deal`).
     """
 
     rank: int = 0
@@ -72,7 +72,7 @@ class World:
         """The same processes, with sums that do not depend on how many there are, to the last
         bit.
         """
-        return self
+        return replace(self, sharded=True)
 
     def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those that this one computes."""
@@ -86,6 +86,28 @@ class World:
         a count.
         """
         yield examples, totals
+
+    def read(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the examples that all processes drew alike, those whose rows this one may need."""
+        return examples
+
+    def deal(
+        self, chunks: Sequence[_Value], totals: Sequence[Tensor], said: bytes, *, alone: bool
+    ) -> Iterator[tuple[_Value, Sequence[Tensor]]]:
+        """This process's share of `chunks`, what is computed at once, and for each the tensors to
+        which it is to be added.
+
+        After the last one `totals` hold the sums over this process's chunks: halves are added up
+        first, as `share` adds up the sums of neighbouring processes. So the sum over all chunks has
+        the same bits whether one process has them all, or 2, 4 or 8 share them.
+
+        Args:
+            chunks: all of them, the same in all processes.
+            totals: zeros; the last of them is a count.
+            said: what the chunks are, for the processes to compare.
+            alone: whether each chunk is summed up elsewhere before it is added.
+        """
+        yield from in_tree(chunks, totals, [], alone=alone)
 
     def part(self, expected: float) -> float:
         """Of so many expected examples, those whose sum may be in single precision alone: this
@@ -140,6 +162,14 @@ class World:
     def require_alike(self, what: str, value: bytes) -> None:
         """Raise in all processes unless they have the same `value`."""
 
+    def require_same_steps(self, steps: int, *, compared: bool) -> None:
+        """Raise in all processes unless they took as many steps.
+
+        Args:
+            steps: that this one took.
+            compared: whether parameters are compared before the next one.
+        """
+
     def require_same(self, facts: Mapping[str, str]) -> None:
         """Raise in all processes, naming what differs, unless they run the same code and have the
         same facts.
@@ -157,6 +187,40 @@ class World:
     def facts(self) -> dict[str, Any]:
         """For the certificate."""
         return {}
+
+
+def halves(items: Sequence[_Value]) -> tuple[Sequence[_Value], Sequence[_Value]]:
+    """The first half of `items`, which has one more where their number is odd, and the second."""
+    middle = -(-len(items) // 2)
+    return items[:middle], items[middle:]
+
+
+def in_tree(
+    items: Sequence[_Value], totals: Sequence[Tensor], spare: list[Any], *, alone: bool
+) -> Iterator[tuple[_Value, Sequence[Tensor]]]:
+    """Each item with the tensors to which it is to be added; `totals` then hold the sum of the
+    sums of both halves.
+
+    Args:
+        items: what is added up.
+        totals: zeros.
+        spare: further such zeros, which are used again.
+        alone: whether each item is summed up elsewhere before it is added.
+    """
+    if len(items) < 2:
+        yield from ((item, totals) for item in items)
+        return
+    first, second = halves(items)
+    yield from in_tree(first, totals, spare, alone=alone)
+    if alone and len(second) == 1:  # the same addition, without a second place for sums
+        yield second[0], totals
+        return
+    others = spare.pop() if spare else [total.new_zeros(total.shape) for total in totals]
+    yield from in_tree(second, others, spare, alone=alone)
+    for total, other in zip(totals, others, strict=True):
+        total.add_(other)
+        other.zero_()
+    spare.append(others)
 
 
 def may_be_several() -> bool:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from privlearn._checks import checked
 from privlearn.errors import BadInput, CertificateMismatch
@@ -19,6 +19,7 @@ from privlearn.publishing.publish import publish
 from privlearn.publishing.verify import verify_contents
 from privlearn.runs.optimizers import remember_released
 from privlearn.runs.result import Result
+from privlearn.runs.shards import whole_state
 
 
 @checked
@@ -47,15 +48,19 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
     adapts = hasattr(network, "peft_config")
     names = (ADAPTER, ADAPTER_CONFIG) if adapts else (WEIGHTS, CONFIG)
     # transformers writes files in the first of several processes alone.
-    written = result.world.once(lambda: _save(network, names), "the files of the model")
+    whole = whole_state(network, keep=result.world.rank == 0)  # by all processes, or none
+    written = result.world.once(lambda: _save(network, names, whole), "the files of the model")
     return publish(result, out, weights=written, **arguments)
 
 
-def _save(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
-    """What `save_pretrained` writes into these files."""
+def _save(network: Any, names: tuple[str, ...], whole: dict[str, Tensor]) -> dict[str, bytes]:
+    """What `save_pretrained` writes into these files; of a sharded network its `whole` state."""
     adapts = ADAPTER in names
+    more: dict[str, Any] = {} if adapts else {"max_shard_size": "10000GB"}
+    if whole:
+        more["state_dict"] = whole
     with tempfile.TemporaryDirectory() as draft:
-        network.save_pretrained(draft, **({} if adapts else {"max_shard_size": "10000GB"}))
+        network.save_pretrained(draft, **more)
         written = {
             name: (Path(draft) / name).read_bytes()
             for name in names

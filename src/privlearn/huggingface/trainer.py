@@ -8,6 +8,7 @@ import operator
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from transformers.trainer_utils import TrainOutput
 from privlearn._checks import count, positive, quoted
 from privlearn._figures import plain, private_figures
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.plan import Plan
 from privlearn.core.rows import nested
 from privlearn.core.sampling import named
@@ -54,6 +56,7 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.public_numbers import declare_metrics
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
+from privlearn.runs.shards import whole_state
 from privlearn.training.best_sampling import BEST
 from privlearn.training.epoch_loader import EpochLoader, drawn_batch
 from privlearn.training.gradient_check import require_gradients
@@ -285,6 +288,10 @@ class PrivateTrainer(Trainer):
         self.create_optimizer()
         self.private = private = self._make_run(path)
         self._epochs = EpochLoader(private)
+        if is_sharded(self.model):  # or it would be wrapped in DistributedDataParallel
+            self.accelerator.prepare_model = partial(
+                self.accelerator.prepare_model, evaluation_mode=True
+            )
         private.keep(trainer=self._state)
         if going_on:
             self._state.warn_of_unkept()
@@ -606,6 +613,22 @@ class PrivateTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         if self.private is not None:
             self.private.save_checkpoint()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As the trainer does; a model under FSDP2 is gathered by all processes, and the first one
+        writes it.
+        """
+        if not is_sharded(self.model):
+            super().save_model(output_dir, _internal_call)
+            return
+        state = whole_state(self.model, keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir or self.args.output_dir, state_dict=state)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """As the trainer does; under FSDP2 the private run's own checkpoint alone has them."""
+        if not is_sharded(self.model):
+            super()._save_optimizer_and_scheduler(output_dir)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Nothing: the private checkpoint has brought the weights back already."""

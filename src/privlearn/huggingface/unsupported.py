@@ -58,7 +58,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "fsdp": (
         bool,
-        "each process holds the whole model, and takes a part of each batch: leave it out",
+        (
+            "call fully_shard on the model's blocks and on the model before it is given to the "
+            "trainer (docs/distributed.md), and leave it out"
+        ),
     ),
     "parallelism_config": (
         bool,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from privlearn._figures import plain
+from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.devices import usual_device
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
@@ -669,6 +670,16 @@ class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
                 "checkpoint= is for one process: give it to PrivateStrategy, or train by "
                 "pv.make_private, whose runs go on in several processes, too"
             )
+
+    def teardown(self) -> None:
+        """As DDPStrategy does; but a module under FSDP2 stays where it is."""
+        if self.lightning_module is None or not is_sharded(self.lightning_module):
+            super().teardown()
+            return
+        self.precision_plugin.teardown()
+        assert self.accelerator is not None
+        self.accelerator.teardown()
+        self.checkpoint_io.teardown()
 
     def configure_ddp(self) -> None:
         """Nothing: the run shares out the batches and adds up what was clipped, and copies the

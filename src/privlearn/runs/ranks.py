@@ -1,10 +1,11 @@
 """In data parallel training on torch.distributed all processes draw the same batch, and each
 computes its shards of it.
 
-Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each
-shard's clipped sum is computed by itself, and these sums are added up as a balanced tree, in double
-precision: a sum has the same bits whether its shards lie on 1, 2, 4 or 8 processes. In floating
-point a process computes its shards at once, which is faster, and sums differ by rounding. Each
+Rows belong to a fixed number of logical shards, row i to shard i % 8. In floating point a process
+computes its shards at once, and sums differ by rounding. With noise on a grid the processes share
+out what one process would compute at once, chunk by chunk, and the chunks' sums are added up as a
+tree of halves, in double precision: a sum has the same bits whether its chunks lie on 1, 2, 4 or 8
+processes. (Of a model under FSDP2 each shard is computed by itself, and sums are exact.) Each
 process has a slice of the sum, and adds noise to it: every number has its place in one keyed
 stream. Then all processes are handed all slices.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from itertools import filterfalse
@@ -33,7 +34,14 @@ from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.sharded.models import is_shard
 from privlearn.core.devices import PROCESSOR, accelerator, on_processor
-from privlearn.core.processes import Part, Share, World, require_one_process
+from privlearn.core.processes import (
+    Part,
+    Share,
+    World,
+    halves,
+    in_tree,
+    require_one_process,
+)
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.runs.process_group import (
@@ -91,7 +99,7 @@ def _require_size(size: int) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranks(World):
     """The processes of torch.distributed's default group.
 
@@ -99,7 +107,18 @@ class Ranks(World):
     clipped in one process; the first process's ledger is charged before any process draws noise,
     and a refusal is one for all. Sums without noise, and the keys of random streams, go over the
     network: its links have to be trusted or encrypted.
+
+    Attributes:
+        batch: a digest of the batch that is computed, which `share` takes and compares: no sums are
+            added up without it.
+        sent: the shape, type and device of what `share` sent: as much is sent by a process that
+            takes no further step.
     """
+
+    batch: list[bytes] = field(default_factory=list, compare=False)
+    sent: list[tuple[torch.Size, torch.dtype, torch.device]] = field(
+        default_factory=list, compare=False
+    )
 
     @property
     def shards(self) -> int:
@@ -120,27 +139,49 @@ class Ranks(World):
         return local_examples
 
     def exact(self) -> Ranks:
-        """These processes, and sums shard by shard."""
+        """These processes, and sums that do not depend on how many there are."""
         return replace(self, sharded=True)
 
-    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
-        """This process's examples at once; or shard by shard: an empty shard, too, is a part of the
-        sum.
+    def read(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the examples that all processes drew alike, those whose rows this one may need."""
+        return examples if self.sharded else self.own(examples)
+
+    def deal(
+        self, chunks: Sequence[_Value], totals: Sequence[Tensor], said: bytes, *, alone: bool
+    ) -> Iterator[tuple[_Value, Sequence[Tensor]]]:
+        """This process's share of `chunks`: half of a half, and so on, until each process has
+        one.
         """
-        require_alike = self._begin_comparing("the batch that was drawn", examples.tobytes())
+        require_alike = self._compare_batches(said, totals)
+        rank, size = self.rank, self.size
+        while size > 1:
+            size //= 2
+            chunks = halves(chunks)[rank // size]
+            rank %= size
+        yield from in_tree(chunks, totals, [], alone=alone)
+        require_alike()
+
+    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
+        """This process's examples at once; or, of a model under FSDP2, shard by shard, of which
+        sums are exact.
+        """
         if self.sharded:
-            sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
-            spare = [totals]
-            for place, shard in enumerate(self._own_shards, start=1):
-                sums.append(spare.pop() if spare else [torch.zeros_like(total) for total in totals])
-                yield examples[examples % self.shards == shard], sums[-1]
-                for _ in range((place & -place).bit_length() - 1):
-                    spare.append(sums.pop())
-                    torch._foreach_add_(list(sums[-1]), list(spare[-1]))
-                    torch._foreach_zero_(list(spare[-1]))
+            require_alike = self._begin_comparing(_BATCH, examples.tobytes())
+            for shard in self._own_shards:
+                yield examples[examples % self.shards == shard], totals
         else:
+            require_alike = self._compare_batches(examples.tobytes(), totals)
             yield self.own(examples), totals
         require_alike()
+
+    def _compare_batches(self, said: bytes, totals: Sequence[Tensor]) -> Callable[[], None]:
+        """Let the next `share` compare the batch; on a GPU, whose sums would have to be waited for,
+        what is returned does.
+        """
+        self.batch[:] = [_digest(said)]
+        if not on_processor(totals[0]):
+            return self._begin_comparing(_BATCH, said)
+        return lambda: None
 
     def part(self, expected: float) -> float:
         """Of so many expected examples, those that are added up before anything is sent."""
@@ -159,11 +200,15 @@ class Ranks(World):
         )
         width = -(-sum(sizes) // self.size)
         rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
-        whole = torch.cat([*(total.view(-1).to(kind) for total in totals), rest])
+        said = torch.frombuffer(bytearray(self.batch.pop()), dtype=kind).to(rest.device)
+        parts = [*(total.view(-1).to(kind) for total in totals), rest]
+        rows = torch.cat(list(_rows_of(parts, width, said))).view(self.size, -1)
+        received = self._exchanged(rows)
+        if on_processor(rows):
+            self.sent[:] = [(rows.shape, rows.dtype, rows.device)]
+            _require_same_bits(_BATCH, list(received[:, width:].contiguous().view(torch.int64)))
         local_slice = Slice(self.rank * width, width, self.size)
-        mine = self.scattered(
-            whole.view(self.size, width), torch.float64 if torch.float64 in kinds else kind
-        )
+        mine = _tree(list(received[:, :width]), torch.float64 if torch.float64 in kinds else kind)
         return replace(
             local_slice,
             sums=tuple(
@@ -178,14 +223,16 @@ class Ranks(World):
         """Of `rows`, one for each process, the sum over all processes of this one's: a balanced
         tree.
         """
-        if self.size == 1:
-            return rows[0]
+        return rows[0] if self.size == 1 else _tree(list(self._exchanged(rows)), kind)
+
+    def _exchanged(self, rows: Tensor) -> Tensor:
+        """What all processes have as this one's row, in their order."""
         sent = rows.reshape(-1)
         sent = sent.to(_control()) if on_processor(sent) else sent
         received = torch.empty_like(sent)
         with answered():
             dist.all_to_all_single(received, sent)
-        return _tree(list(received.view(rows.shape)), kind).to(rows.device)
+        return received.view(rows.shape).to(rows.device)
 
     def total(self, own: Tensor) -> Tensor:
         """The sum of a few numbers over all processes, in all of them: a balanced tree in double
@@ -258,6 +305,21 @@ class Ranks(World):
         """Raise in all processes unless they have the same `value`."""
         self._begin_comparing(what, value)()
 
+    def require_same_steps(self, steps: int, *, compared: bool) -> None:
+        """Raise in all processes unless they took as many steps, also where another one takes the
+        next: it hears so in place of a sum.
+        """
+        what, said = "the number of steps that were taken", _digest(f"{steps} steps".encode())
+        if compared or not self.sent:
+            self.require_alike(what, said)
+        else:
+            shape, kind, device = self.sent[0]
+            rows = torch.zeros(shape, dtype=kind, device=device)
+            end = torch.frombuffer(bytearray(said), dtype=rows.dtype).to(rows.device)
+            rows[:, -len(end) :] = end
+            ends = self._exchanged(rows)[:, -len(end) :].contiguous()
+            _require_same_bits(what, list(ends.view(torch.int64)))
+
     def _begin_comparing(self, what: str, value: bytes) -> Callable[[], None]:
         """Begin to compare `value`; what is returned raises unless all processes have the same."""
         if self.size == 1:
@@ -273,14 +335,7 @@ class Ranks(World):
         def require_alike() -> None:
             with answered():
                 work.wait()
-            other = next(
-                (rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])),
-                None,
-            )
-            if other is not None:
-                raise ProcessLost(
-                    f"process {other} does not agree with process 0 on {what}: {_ALIKE}"
-                )
+            _require_same_bits(what, every)
 
         return require_alike
 
@@ -398,6 +453,26 @@ class Slice:
             value.copy_(piece.view(value.shape))
 
 
+def _rows_of(parts: Sequence[Tensor], width: int, end: Tensor) -> Iterator[Tensor]:
+    """`parts`, laid end to end, cut into rows of this width, with `end` after each."""
+    room = width
+    for part in parts:
+        while part.numel() >= room:
+            yield from (part[:room], end)
+            part, room = part[room:], width
+        yield part
+        room -= part.numel()
+
+
+def _require_same_bits(what: str, every: Sequence[Tensor]) -> None:
+    """Raise `ProcessLost` unless all processes have the same `what`, of which these are digests."""
+    other = next(
+        (rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])), None
+    )
+    if other is not None:
+        raise ProcessLost(f"process {other} does not agree with process 0 on {what}: {_ALIKE}")
+
+
 def _tree(rows: list[Tensor], kind: torch.dtype | None = None) -> Tensor:
     """The sum of a power of two of rows, neighbours first; of this type."""
     while len(rows) > 1:
@@ -405,6 +480,7 @@ def _tree(rows: list[Tensor], kind: torch.dtype | None = None) -> Tensor:
     return rows[0]
 
 
+_BATCH = "the batch that was drawn"
 _ALIKE = "all have to run the same script with the same arguments. This run ends here"
 
 

@@ -302,11 +302,14 @@ class Diagnostics:
         self._clipped: float | Tensor = 0
         self._before: tuple[Any, ...] = (0, 0, 0.0, 0)
 
-    def begin(self, drawn: int, clip_norm: float) -> None:
-        """A batch of `drawn` examples comes."""
+    def begin(self, clip_norm: float) -> None:
+        """A batch comes, clipped to this norm."""
         self._before = (self._drawn, self._rows, self._loss, self._clipped)
-        self._drawn += drawn
         self.clip_norm = clip_norm
+
+    def add_drawn(self, number: int) -> None:
+        """So many examples were drawn, whether they could be computed or not."""
+        self._drawn += number
 
     def see(self, losses: Tensor, norms: Tensor) -> None:
         """Some of its examples' losses and gradient norms."""

@@ -93,7 +93,8 @@ class ClipOnlyRun(BaseRun):
         self._clip_exactly(batch.epoch)
         each = None if self.config.microbatch or loss is None else self._gradients(batch, loss)
         with session.generators(), self._descent.step(task.sums):
-            task.watch.begin(len(batch.sample), task.gradients.clip_norm)
+            task.watch.begin(task.gradients.clip_norm)
+            task.watch.add_drawn(len(batch.sample))
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)
             sums = list(task.gradients.released(clipped.values, task.divisor))
             summed = [total.clone() for total in sums]

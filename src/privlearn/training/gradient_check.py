@@ -17,6 +17,7 @@ from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.core.clipping.model_check import made_up_rows
 from privlearn.core.clipping.randomness import RowRandom
+from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.rows import Rows, TensorRows, nested
 from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
@@ -30,7 +31,7 @@ _SEED = 0
 
 def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
     """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every
-    trainable parameter.
+    trainable parameter. Of a model under FSDP2, all processes do so when its sums are prepared.
 
     That weights moved in training proves nothing: the noise moves them all. Nothing private is
     looked at, and no release is made.
@@ -45,6 +46,8 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         NotPerExample: the sums differ.
     """
     assert loss is not None
+    if is_sharded(model):
+        return
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()  # without dropout, which two computations would draw differently

@@ -149,10 +149,11 @@ class Run(BaseRun):
         task.use(loss, session)
         task.gradients.at(batch.epoch)
         with session.generators(), self._descent.step(task.sums):
-            task.watch.begin(len(session.world.own(batch.sample.indices)), task.gradients.clip_norm)
+            task.watch.begin(task.gradients.clip_norm)
             # private, and bounded
             task.gradients.draw_by(session.streams.noise.cipher)
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)
+            task.watch.add_drawn(task.gradients.taken)
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped,
                 noise_multiplier=batch.noise_multiplier,

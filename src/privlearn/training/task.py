@@ -290,6 +290,7 @@ class Task:
         self.gradients.load_state_dict(
             session.world.once(self.gradients.state_dict, "the way of gradients")
         )
+        self.gradients.warn_of_idle_processes()
         if self.plan.reacts:
             # for schedules that follow accuracies alone
             from privlearn.training.validation import require_scores
@@ -630,7 +631,7 @@ def _with_rows(
     def indices() -> Iterator[NDArray[np.int64]]:
         for step, sample in drawn:
             waiting.append((step, sample))
-            yield world.own(sample.indices)
+            yield world.read(sample.indices)
 
     for rows in ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0])):
         yield *waiting.popleft(), rows

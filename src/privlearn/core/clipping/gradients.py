@@ -207,10 +207,14 @@ class ClippedGradients:
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
         self._apart = not expected or self._in_double or world.part(expected) > BLOCK / 2
+        #: Whether sums are added up over processes that share out one process's chunks.
+        self._dealt, self._expected = world.sharded and world.size > 1, expected
         self._way: Backend | None = None
         #: For rows of other shapes: the way, and how many are computed at once; None if they can't
         #: be computed.
         self._ways: dict[Any, tuple[Backend, int] | None] = {}
+        #: How many examples of the last sample this process had.
+        self.taken = 0
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
 
@@ -257,6 +261,14 @@ class ClippedGradients:
         if norm is not None:
             self.clip_norm = norm
 
+    def warn_of_idle_processes(self) -> None:
+        """Say, once `prepare` has chosen a way, if batches are too small to be shared out."""
+        if self._dealt and self._expected and self._chunk and self._world.rank == 0:
+            from privlearn.core.clipping.slowness import warn_of_idle_processes
+
+            chunk = min(self._chunk, BLOCK)
+            warn_of_idle_processes(self._expected, chunk, self._world.size)
+
     @property
     def way(self) -> str | None:
         """How gradients are computed."""
@@ -302,8 +314,9 @@ class ClippedGradients:
         size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = blocks if wide else None
-        several = len(self._world.own(sample.indices)) > size or padded(rows)
-        whole = self._world.sharded or (wide and self._apart)
+        drawn = sample.indices if self._world.sharded else self._world.own(sample.indices)
+        several = len(drawn) > size or padded(rows)
+        whole = self._dealt or (wide and self._apart)
         sums = [total.double() for total in blocks] if whole or several else blocks
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
@@ -357,16 +370,39 @@ class ClippedGradients:
         """Add the examples of all processes to `sums`, by way of `blocks` what is computed at once,
         and count them.
         """
+        for data, part, (*totals, seen) in self._pieces(sample, rows, [*sums, clipped]):
+            into = totals if self._in_double else blocks
+            self._add_clipped(data, torch.from_numpy(part), into, seen)
+            for total, block in zip(totals, into, strict=True):
+                if total is not block:
+                    total.add_(block)
+                    block.zero_()
+
+    def _pieces(
+        self, sample: Sample, rows: Rows, totals: Sequence[Tensor]
+    ) -> Iterator[tuple[Rows, NDArray[np.int64], Sequence[Tensor]]]:
+        """What this process computes at once of a sample, and the tensors to which it adds it."""
         # All of one size but for the last: an example more or less changes the shape of products
         # there alone.
-        for examples, (*totals, seen) in self._world.parts(sample.indices, [*sums, clipped]):
-            into = totals if self._in_double else blocks
-            for data, part in self._chunks(rows, examples):
-                self._add_clipped(data, torch.from_numpy(part), into, seen)
-                for total, block in zip(totals, into, strict=True):
-                    if total is not block:
-                        total.add_(block)
-                        block.zero_()
+        if not self._world.sharded:
+            for examples, into in self._world.parts(sample.indices, totals):
+                self.taken = len(examples)
+                yield from ((data, part, into) for data, part in self._chunks(rows, examples))
+            return
+        chunks = list(self._chunks(rows, sample.indices))
+        said = b"".join(len(part).to_bytes(8, "little") + part.tobytes() for _, part in chunks)
+        said += sample.indices.tobytes()
+        first, self.taken = (self._way, self._chunk), 0
+        if self._world.rank == 0:  # rows that could not be fetched are in no chunk
+            self.taken = len(sample) - sum(len(part) for _, part in chunks)
+        for (data, part), into in self._world.deal(chunks, totals, said, alone=not self._in_double):
+            self.taken += len(part)
+            way, self._chunk = cast(Any, self._ways[shapes(data)])
+            self._way = way
+            yield data, part, into
+            self._ways[shapes(data)] = cast(Backend, self._way), cast(int, self._chunk)
+        if padded(rows):
+            self._way, self._chunk = first
 
     def _share(self, totals: list[Tensor], kinds: list[torch.dtype]) -> Share | None:
         return self._world.share(totals, kinds)

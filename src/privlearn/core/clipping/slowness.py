@@ -38,3 +38,22 @@ def warn_of_slowness(way: str, reason: str | None, loss: object = None) -> None:
             f"guarantee is the same. Faster: {faster}",
             stacklevel=2,
         )
+
+
+def warn_of_idle_processes(expected: float, chunk: int, processes: int) -> None:
+    """Say, with noise on a grid in several processes, that some have nothing to do: public numbers
+    alone.
+
+    Args:
+        expected: examples in a batch.
+        chunk: examples that one process computes at once.
+        processes: how many there are.
+    """
+    least = max(1, int(expected / processes))
+    if expected / chunk <= processes / 2 and least < chunk:
+        warnings.warn(
+            f"with noise on a grid {processes} processes share what one computes at once, {chunk} "
+            f"examples, and a batch has {expected:.6g}: some have nothing to do. Give "
+            f"microbatch={least} on any number of processes: bits follow from it",
+            stacklevel=2,
+        )

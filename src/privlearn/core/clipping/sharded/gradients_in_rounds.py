@@ -90,6 +90,7 @@ class ShardedGradients(ClippedGradients):
 
     def __init__(self, model: nn.Module, *arguments: Any, **options: Any) -> None:
         super().__init__(model, *arguments, **options | {"world": options["world"].exact()})
+        self._dealt = True  # sums are exact, on any number of processes
         self._groups = Groups(model, self._world)
         self.parameters = self._groups.whole
         self._number = {name: number for number, name in enumerate(self.parameters)}
@@ -114,6 +115,9 @@ class ShardedGradients(ClippedGradients):
         """Tensors of zeros for the sums, sharded as the parameters are."""
         return [torch.zeros_like(shard, requires_grad=False) for shard in self._held]
 
+    def warn_of_idle_processes(self) -> None:
+        """All of them compute in every round."""
+
     def _here(self, sums: Sequence[Any]) -> list[Tensor]:
         return [total.to_local() for total in sums]
 
@@ -134,6 +138,7 @@ class ShardedGradients(ClippedGradients):
         blocks: Sequence[Tensor],
         clipped: Tensor,
     ) -> None:
+        self.taken = len(self._world.own(sample.indices))
         parts = self._world.parts(
             sample.indices, [torch.zeros(1, dtype=torch.float64, device="cpu")]
         )
@@ -287,10 +292,13 @@ class ShardedGradients(ClippedGradients):
                 if not self._agrees(plain, few, batches):
                     raise NotLayerwise("its gradients differ from those of single examples")
             except NotLayerwise as error:
+                why, instead = getattr(self._loss, "slowness", None) or (
+                    error,
+                    "take these modules out of the model, or train it whole",
+                )
                 raise BadInput(
-                    f"the model's gradients can't be computed operation by operation: {error}. "
-                    "Under fully_shard no other way is known: take these modules out of the "
-                    "model, or train it whole"
+                    f"the model's gradients can't be computed operation by operation: {why}. "
+                    f"Under fully_shard no other way is known: {instead}"
                 ) from error
             held = held_by(self._paths[0], *few) // COMPARED
         self._blank = few

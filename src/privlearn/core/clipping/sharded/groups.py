@@ -185,6 +185,7 @@ class Groups:
         def run(*args: Any) -> Any:
             with torch._C.DisableTorchFunction(), unfollowed():
                 if module is not None:
+                    self._require_begun(module)
                     self._pass(module)
                 result = hook(*args)
             # What FSDP2 hands on is what it was given, wrapped for its own backward pass.
@@ -192,6 +193,16 @@ class Groups:
             return result
 
         return run
+
+    def _require_begun(self, module: nn.Module) -> None:
+        """Raise `BadInput` where a part runs before the model itself was called, with which FSDP2
+        begins.
+        """
+        if module is not self._model and self._model._get_fsdp_state()._is_root is None:
+            raise BadInput(
+                "the loss or training_step calls a part of the model, and under fully_shard a pass "
+                "begins with the model itself: call model(...), or self(...) in training_step"
+            )
 
     def _pass(self, module: nn.Module) -> None:
         """`module` is about to gather its parameters."""

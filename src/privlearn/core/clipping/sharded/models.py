@@ -28,6 +28,13 @@ def is_shard(tensor: Tensor) -> bool:
     return hasattr(tensor, "placements")
 
 
+def kept(tensor: Tensor) -> Tensor:
+    """What this process keeps of a tensor: all of it, or its shard."""
+    own: Any = tensor
+    local: Tensor = own.to_local() if is_shard(tensor) else own
+    return local
+
+
 def require_whole(model: nn.Module) -> None:
     """Raise `BadInput` if a model is under the FSDP of before."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
