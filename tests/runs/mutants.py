@@ -260,7 +260,7 @@ MUTANTS = [
     # Worlds
     Mutant(
         "every process computes everything",
-        gradients.ClippedGradients._add_up,
+        gradients.ClippedGradients._pieces,
         "self._chunks(rows, examples)",
         "self._chunks(rows, sample.indices)",
         WORLD,
