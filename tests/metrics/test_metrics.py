@@ -194,7 +194,6 @@ def test_paid_metrics_on_the_command_line(
         assert said["paid_metrics"]["epsilon"] == pytest.approx(1.5, rel=0.01)
         assert said["paid_metrics"]["errors"]["accuracy"] > 0
         exact = pv.evaluate(pv.load_model(out), x[150:], y[150:])
-        assert said["test_metrics"]["accuracy"] != exact["accuracy"]
         assert said["test_confusion_matrix"] != [*map(list, exact.confusion_matrix or ())]
         card = (out / "README.md").read_text()
         assert "Released with noise" in card

@@ -191,7 +191,7 @@ MUTANTS = [
         CHARGED,
     ),
     Mutant(
-        "samples are not compared", ranks.Ranks.share, "if not rows.is_cuda:", "if False:", APART
+        "samples are not compared", ranks.Ranks.share, "if on_processor(rows):", "if False:", APART
     ),
     Mutant(
         "chunks are not compared",
@@ -238,7 +238,7 @@ MUTANTS = [
     Mutant(
         "batches are compared by a collective of their own",
         ranks.Ranks._compare_batches,
-        "if totals[0].is_cuda:",
+        "if not on_processor(totals[0]):",
         "if True:",
         "check_a_step_has_few_collectives",
     ),

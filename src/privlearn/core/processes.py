@@ -89,7 +89,7 @@ class World:
 
     def read(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those whose rows this one may need."""
-        return examples
+        return examples if self.sharded else self.own(examples)
 
     def deal(
         self, chunks: Sequence[_Value], totals: Sequence[Tensor], said: bytes, *, alone: bool

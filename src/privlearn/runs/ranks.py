@@ -142,10 +142,6 @@ class Ranks(World):
         """These processes, and sums that do not depend on how many there are."""
         return replace(self, sharded=True)
 
-    def read(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of the examples that all processes drew alike, those whose rows this one may need."""
-        return examples if self.sharded else self.own(examples)
-
     def deal(
         self, chunks: Sequence[_Value], totals: Sequence[Tensor], said: bytes, *, alone: bool
     ) -> Iterator[tuple[_Value, Sequence[Tensor]]]:

@@ -150,9 +150,8 @@ class Run(BaseRun):
         task.gradients.at(batch.epoch)
         with session.generators(), self._descent.step(task.sums):
             task.watch.begin(task.gradients.clip_norm)
-            # private, and bounded
             task.gradients.draw_by(session.streams.noise.cipher)
-            clipped = task.gradients(batch.sample, batch.rows, out=task.sums)
+            clipped = task.gradients(batch.sample, batch.rows, out=task.sums)  # private, bounded
             task.watch.add_drawn(task.gradients.taken)
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped,

@@ -628,6 +628,8 @@ class ClippedGradients:
             answers.append(~self._indices.flag)
         if all(torch.stack([*answers, weighed.within.all()]).tolist()):
             return gradients, losses, (squares, weighed._replace(within=None))
+        if self._indices.flag is not None and self._indices.flag.item():
+            raise IndexError(OUT_OF_RANGE)
         try:
             assumed.withdraw()
         except NotLayerwise as error:
