@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "a row that can't be computed ends the run",
         gradients.ClippedGradients._add_clipped,
-        "except Exception:",
-        "except ZeroDivisionError:",
+        "except Exception as error:",
+        "except ZeroDivisionError as error:",
         "check_what_a_model_does_on_some_rows_only_is_not_seen",
     ),
     Mutant(

@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         "the norm is that of one expert alone",
         routing.RoutedProducts.__init__,
-        "squares.index_add_(0, self._keys[part] // total, row_norms(products).square())",
+        "add_rows(squares, self._keys[part] // total, row_norms(products).square())",
         "squares.index_copy_(0, self._keys[part] // total, row_norms(products).square())",
         NORMS,
     ),

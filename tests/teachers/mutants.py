@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant(
         "codes in the unit ball are shifted by the centre's, and cut",
         autoencoder.Autoencoder.code_centre,
-        "torch.zeros(self.size, dtype=self._centre.dtype)",
+        'torch.zeros(self.size, dtype=self._centre.dtype, device="cpu")',
         "self.encode(self._centre[None])[0]",
         MEAN,
     ),

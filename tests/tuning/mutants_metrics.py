@@ -27,8 +27,8 @@ MUTANTS = [
     Mutant(
         "a loss counts half",
         sums.total_losses,
-        "dtype=torch.float64), 1.0,",
-        "dtype=torch.float64), 0.5,",
+        'device="cpu"), 1.0,',
+        'device="cpu"), 0.5,',
         MOVED,
     ),
     Mutant(
