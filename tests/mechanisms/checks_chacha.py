@@ -244,7 +244,7 @@ def check_rounded_draws_of_chacha_are_exact() -> None:
             bits = chacha.by_openssl(KEY, chacha.NOISE, place, 1)[0].astype(np.uint32).tolist()
             for pair in range(4):
                 radius, angle = (
-                    chacha.signed(bits[at + pair] << 32 | bits[at + pair + 4]) for at in (0, 8)
+                    chacha.to_signed(bits[at + pair] << 32 | bits[at + pair + 4]) for at in (0, 8)
                 )
                 more = noise._further_bits(KEY, 4 * place + pair)()
                 for part in range(4):

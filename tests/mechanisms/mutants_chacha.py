@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "a key is not bound to its cipher",
         streams.Streams.bind,
-        "{**determined, **self.cipher_said()}",
+        "{**determined, **self.describe_cipher()}",
         "dict(determined)",
         BOUND,
     ),
@@ -209,14 +209,14 @@ MUTANTS = [
     ),
     Mutant(
         "parts get the noise of the beginning",
-        noise._lined_up,
+        noise._line_up,
         "size + start",
         "size",
         PLACES,
     ),
     Mutant(
         "values share their noise",
-        noise._lined_up,
+        noise._line_up,
         "size += whole",
         "size = max(size, whole)",
         PLACES,

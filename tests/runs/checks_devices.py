@@ -206,7 +206,7 @@ def _look(call: Callable[[Tensor], Any], values: Tensor) -> tuple[Any, bool]:
     """What a call gives while its indices are looked at, and whether one was out of range."""
     looks = Indices(torch.device("cpu"))
     looks.looks = True
-    with mock.patch.object(indices, "on_processor", return_value=False), looks.deferred():
+    with mock.patch.object(indices, "on_processor", return_value=False), looks.defer():
         with looks.looking():
             out = call(values)
         assert looks.flag is not None, "the operation was not looked at"

@@ -61,6 +61,6 @@ def by_openssl(key: bytes, nonce: int, first: int, blocks: int) -> NDArray[np.in
     return out[: blocks * BLOCK].view(np.int32).reshape(blocks, WORDS)
 
 
-def signed(number: int) -> int:
+def to_signed(number: int) -> int:
     """A number of 64 bits, as int64 has it."""
     return number - (number >> 63 << 64)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.core.chacha import WORDS, Range, by_openssl, signed
+from privlearn.core.chacha import WORDS, Range, by_openssl, to_signed
 from privlearn.core.devices import on_processor
 
 _CONSTANTS = struct.unpack("<4i", b"expand 32-byte k")
@@ -112,7 +112,7 @@ def blocks_of(key: bytes, nonces: int | Tensor, counters: Tensor) -> Tensor:
         many = len(counters) >= _COMPILED_FROM or _asked[device] > _COMPILED_AFTER
         if many and (kernel := _kernel(device)) is not None:
             each = (
-                torch.full((1,), signed(nonces), device=device)
+                torch.full((1,), to_signed(nonces), device=device)
                 if isinstance(nonces, int)
                 else nonces
             )

@@ -390,14 +390,14 @@ class Streams(Described):
         if secret is None:
             return
         self.noise.choose("aes")
-        said = json.dumps({**determined, **self.cipher_said()}, sort_keys=True).encode()
+        said = json.dumps({**determined, **self.describe_cipher()}, sort_keys=True).encode()
         key = hashlib.blake2b(said, key=secret, person=b"bound").digest()
         self.noise.secret = None
         self.noise._start(key[:16])
         for stream, start in ((self.sampling, 16), (self.views, 32)):
             stream._start(key[start : start + 16])  # type: ignore[attr-defined]
 
-    def cipher_said(self) -> dict[str, str]:
+    def describe_cipher(self) -> dict[str, str]:
         """The cipher of the noise, for what keys follow from; nothing for AES, which is usual."""
         cipher = self.noise.cipher
         return {} if cipher in (None, "aes") else {CIPHER: str(cipher)}

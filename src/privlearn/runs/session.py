@@ -406,7 +406,7 @@ class TrainingSession(Session):
             )
         digest = hashlib.sha256(canonical([plain, list(tensors)]))
         digest.update(digest_of(*tensors.values()).encode())
-        said = self.streams.cipher_said()
+        said = self.streams.describe_cipher()
         return {**self.facts, **self.code, **said, "initial state": digest.hexdigest()}
 
     def _watch(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from privlearn.core.clipping.sharded.models import kept
+from privlearn.core.clipping.sharded.models import local_part
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import digest_of
 from privlearn.runs.result import Result
@@ -122,7 +122,7 @@ class NotedWeights:
 
     def _digest(self, weights: Mapping[str, Tensor]) -> str:
         """Of the trained ones; of those under FSDP2, of what this process keeps."""
-        return digest_of(*(kept(weights[name]) for name in self._trained))
+        return digest_of(*(local_part(weights[name]) for name in self._trained))
 
     def _digest_beside(self) -> str:
         """Of all that is published beside trained weights, which no step changes."""
@@ -134,5 +134,5 @@ class NotedWeights:
             if isinstance(tensor, Tensor) and id(tensor) not in trained
         }
         digest = hashlib.sha256("\n".join(beside).encode())
-        digest.update(digest_of(*map(kept, beside.values())).encode())
+        digest.update(digest_of(*map(local_part, beside.values())).encode())
         return digest.hexdigest()

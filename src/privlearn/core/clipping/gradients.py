@@ -587,7 +587,7 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            with self._indices.deferred():
+            with self._indices.defer():
                 if counts is None and not on_processor(self._device):
                     gradients, losses, usual = self._compute_unasked(data, rows)
                     if usual is not None:

@@ -173,7 +173,7 @@ class Indices:
         self._waits = True
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def defer(self) -> Iterator[None]:
         """A block in which nothing is raised: `flag` says afterwards what was seen."""
         self.flag, self._waits = None, False
         try:
@@ -185,7 +185,7 @@ class Indices:
         """A block in which all indices are looked at, also in a backward pass.
 
         Raises:
-            IndexError: one is out of range; within `deferred` the flag says so instead.
+            IndexError: one is out of range; within `defer` the flag says so instead.
         """
         return _Looking(self) if self.looks else nullcontext()
 

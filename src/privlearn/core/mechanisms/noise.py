@@ -127,7 +127,7 @@ def _add_by_place(
     """`add_gaussian` from a stream of ChaCha20: where the values are, and no more than is here."""
     key = stream.chacha_key
     for dtype in dict.fromkeys(value.dtype for value in values):
-        parts, size = _lined_up(
+        parts, size = _line_up(
             [
                 (value, place)
                 for value, place in zip(values, places, strict=True)
@@ -135,7 +135,7 @@ def _add_by_place(
             ]
         )
         before = stream.take(-(-size // _LANES))
-        for gathered in _gathered(parts):
+        for gathered in _gather(parts):
             device = _where_made(gathered.device)
             draws = _normals_at(key, gathered.blocks(before), dtype, device).to(gathered.device)
             torch._foreach_add_(
@@ -152,7 +152,7 @@ def _where_made(device: torch.device) -> torch.device:
     return device if chacha_blocks.works_on(device, in_double=True) else PROCESSOR
 
 
-def _lined_up(
+def _line_up(
     values: Sequence[tuple[Tensor, tuple[int, int]]],
 ) -> tuple[list[tuple[int, Tensor]], int]:
     """Values one after the other, as the numbers that are here of wholes: where each begins, and
@@ -194,7 +194,7 @@ class _Gathered:
         return zip(self._at, self.pieces, strict=True)
 
 
-def _gathered(parts: Sequence[tuple[int, Tensor]]) -> Iterator[_Gathered]:
+def _gather(parts: Sequence[tuple[int, Tensor]]) -> Iterator[_Gathered]:
     """Parts cut up and put together, so that as much is made at once as suits their device."""
     gathered = None
     for at, flat in parts:
@@ -389,9 +389,9 @@ def _add_on_grid_by_place(
 ) -> None:
     """Round to the grid and add noise from a stream of ChaCha20, where the values are."""
     key = stream.chacha_key
-    parts, size = _lined_up([*zip(values, places, strict=True)])
+    parts, size = _line_up([*zip(values, places, strict=True)])
     before = stream.take(-(-size // _LANES))
-    for gathered in _gathered(parts):
+    for gathered in _gather(parts):
         device = _where_made(gathered.device)
         whole = rounded_at(key, gathered.blocks(before), scale, device)
         for at, piece in gathered.placed():
@@ -421,7 +421,7 @@ def rounded_at(
         place = _block_number(blocks, block)
         bits = chacha.by_openssl(key, chacha.NOISE, place, 1)[0].astype(np.uint32).tolist()
         radius_bits, angle_bits = (
-            chacha.signed(bits[at + pair] << 32 | bits[at + 4 + pair]) for at in (0, 8)
+            chacha.to_signed(bits[at + pair] << 32 | bits[at + 4 + pair]) for at in (0, 8)
         )
         further = _further_bits(key, 4 * place + pair)
         refined = _refine(radius_bits, angle_bits, scale, further)

@@ -184,7 +184,7 @@ class ShardedGradients(ClippedGradients):
             self._random.take(np.arange(COMPARED, dtype=np.uint64))
         before = drawn_by(self._device)
         try:
-            with self._indices.deferred():
+            with self._indices.defer():
                 gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
         except (OtherFailed, CoupledElsewhere):
             waiting.extendleft([part] if part else [])

@@ -28,7 +28,7 @@ def is_shard(tensor: Tensor) -> bool:
     return hasattr(tensor, "placements")
 
 
-def kept(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """What this process keeps of a tensor: all of it, or its shard."""
     own: Any = tensor
     local: Tensor = own.to_local() if is_shard(tensor) else own
