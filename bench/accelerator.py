@@ -322,9 +322,16 @@ def select_trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def build(network: Network, device: str) -> nn.Module:
+    """The network on a device, where its weights are drawn, too: a billion take long elsewhere."""
+    with torch.device(device):
+        model = network.make()
+    return model.to(device).train()
+
+
 def make_plain(network: Network, device: str) -> Step:
     """PyTorch's step, without privacy."""
-    model = network.make().to(device).train()
+    model = build(network, device)
     optimizer = torch.optim.SGD(select_trained(model), lr=0.01)
     batch = move(network.batch, device)
     low = network.precision == "bf16"
@@ -341,7 +348,7 @@ def make_plain(network: Network, device: str) -> Step:
 
 def make_private(network: Network, device: str) -> Step:
     """privlearn's step with secure noise, in the user's own loop."""
-    model = network.make().to(device).train()
+    model = build(network, device)
     optimizer = torch.optim.SGD(select_trained(model), lr=0.01)
     examples = len(network.batch[0])
     loader = DataLoader(TensorDataset(*network.batch), batch_size=examples)
@@ -371,7 +378,7 @@ def make_hooks(network: Network, device: str) -> Step:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    model = GradSampleModule(network.make().to(device).train(), strict=False)
+    model = GradSampleModule(build(network, device), strict=False)
     optimizer = DPOptimizer(
         torch.optim.SGD(select_trained(model), lr=0.01),
         noise_multiplier=1.0,
@@ -399,7 +406,7 @@ def make_ghost(network: Network, device: str) -> Step:
     from opacus.optimizers import DPOptimizerFastGradientClipping
 
     model = GradSampleModuleFastGradientClipping(
-        network.make().to(device).train(), strict=False, max_grad_norm=CLIP_NORM
+        build(network, device), strict=False, max_grad_norm=CLIP_NORM
     )
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(select_trained(model), lr=0.01),
@@ -493,7 +500,7 @@ def measure(network: Network, device: str, steps: int, largest: bool) -> Row:
     """All that is measured of one network."""
     row = Row(network.name, examples=len(network.batch[0]))
     try:
-        row.parameters = sum(parameter.numel() for parameter in select_trained(network.make()))
+        row.parameters = sum(weight.numel() for weight in select_trained(build(network, device)))
     except Exception as error:
         row.failed["network"] = describe_error(error)
         return row

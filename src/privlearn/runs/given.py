@@ -386,11 +386,26 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
     return device
 
 
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all numbers are finite: one look for all tensors of one device, which waits for
+    it.
+    """
+    looks: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        answer = tensor.isfinite().all()
+        if type(answer) is not Tensor:  # of a part of a model that several processes share
+            if not answer:
+                return False
+        else:
+            looks.setdefault(answer.device, []).append(answer)
+    return all(bool(torch.stack(answers).all()) for answers in looks.values())
+
+
 def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
     """Stop where steps were too long. The weights follow from what was released, so that this tells
     nothing more.
     """
-    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+    if not _are_finite(parameters):
         raise BadInput(
             f"the weights are no longer finite numbers after {when}: the steps were too long. "
             f"Expected a smaller learning rate than {rate:g}. What was released up to there is "

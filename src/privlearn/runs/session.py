@@ -27,7 +27,12 @@ from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.core.clipping.kernels import Kernels, kernels
 from privlearn.core.clipping.sharded.models import is_shard
-from privlearn.core.devices import all_generator_states, on_processor, set_all_generators
+from privlearn.core.devices import (
+    PROCESSOR,
+    all_generator_states,
+    on_processor,
+    set_all_generators,
+)
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
@@ -197,6 +202,7 @@ class TrainingSession(Session):
         origin: what was drawn from before the run began: initial weights, and which rows stand for
             whom.
         parts: all that training changes, by name, to be filled in before anything is charged.
+        device: where the trained weights are; a stream whose cipher is not chosen draws for it.
         facts: what a resumed run must have in common with its checkpoint.
         code: of functions that the sums follow from, digests by name: keys that outlive the call
             follow from them, too.
@@ -240,6 +246,7 @@ class TrainingSession(Session):
         )
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}
+        self.device = PROCESSOR
         self.facts: dict[str, str] = {}
         self.code: dict[str, str] = {}
         self._fitted: list[RowTransform] = []
@@ -377,10 +384,7 @@ class TrainingSession(Session):
 
     def _suited_cipher(self) -> str:
         """What makes the noise where the trained weights are: ChaCha20 on an accelerator."""
-        network = self.parts.get("network")
-        tensors = [] if network is None else network.state_dict().values()
-        elsewhere = any(isinstance(t, Tensor) and not on_processor(t) for t in tensors)
-        return "chacha20" if elsewhere else "aes"
+        return "aes" if on_processor(self.device) else "chacha20"
 
     def _bind(self) -> bool:
         """Let keys of a secret that outlives the call follow from the run, before anything is

@@ -147,7 +147,8 @@ class Task:
             model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         )
         require_separate(self.network)
-        self.network.to(device_of(compute.device, self.network)).train()
+        session.device = device_of(compute.device, self.network)
+        self.network.to(session.device).train()
         session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
         self.parameters = [

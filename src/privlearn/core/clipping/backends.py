@@ -49,6 +49,7 @@ from privlearn.core.clipping.separation.program import Constants
 from privlearn.core.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
 from privlearn.core.devices import PROCESSOR, on_processor
 from privlearn.core.memory import is_of_memory
+from privlearn.core.precision import callers_precision
 from privlearn.errors import PrivlearnError, first_line
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss,
@@ -478,7 +479,7 @@ class PerOperation:
         )
         with problem.computing(problem.random.together(seen.drawn), looked_at=True):
             with torch.enable_grad(), problem.in_step():
-                with capture, seen.fused.under(capture):
+                with capture, seen.fused.under(capture), callers_precision():
                     losses = problem.forward(*leaves)
                 total = losses.sum()
             verdict = seen.verdicts.get(capture.program.key)
@@ -487,7 +488,9 @@ class PerOperation:
             if problem.any_process(bool(verdict)):
                 raise _denial(verdict)
             ends = [*self._trained, *capture.derived.leaves]
-            flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
+            flows: Sequence[Tensor | None]
+            with callers_precision():
+                flows = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)
         by_name = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=False):

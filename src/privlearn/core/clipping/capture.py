@@ -43,6 +43,7 @@ from privlearn.core.clipping.separation.program import (
     note_question,
 )
 from privlearn.core.clipping.separation.tracker import AxisTracker
+from privlearn.core.precision import full_precision
 
 
 @final
@@ -131,7 +132,8 @@ class _Through(OperationFunction):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        back = ctx.operation.backward(ctx.call, x.detach(), g, ctx.needs_input_grad[2])
+        with full_precision():
+            back = ctx.operation.backward(ctx.call, x.detach(), g, ctx.needs_input_grad[2])
         return (None, None, back, *([None] * len(ctx.operation.parameters)))
 
 

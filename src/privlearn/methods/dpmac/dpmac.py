@@ -330,6 +330,7 @@ class MacTask:
             "newton": settings.newton,
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
+        session.device = device_of(None, self._network)
         session.parts = {
             "network": self._network,
             "optimizer": descent,

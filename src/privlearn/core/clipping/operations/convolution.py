@@ -20,6 +20,11 @@ from privlearn.core.clipping.per_example import (
     sum_of_outer,
     worth_forming,
 )
+from privlearn.core.devices import on_processor
+from privlearn.core.precision import callers_precision
+
+#: Bytes of patches that are unfolded at once on an accelerator.
+_PATCHES = 1 << 28
 
 
 @final
@@ -69,7 +74,8 @@ class Convolution:
             call.keep(self._bias, None, Dense(outputs.flatten(3).sum((1, 3))))
         if not wanted:
             return None
-        return self._native(g, x, self._weight.to(g.dtype), self._groups, 0)
+        with callers_precision():
+            return self._native(g, x, self._weight.to(g.dtype), self._groups, 0)
 
     def _native(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """The gradient of the input (0) or of the weight (1)."""
@@ -100,14 +106,29 @@ class Convolution:
                 return sum_of_outer(_channels_last(x), _patches(g, kernel), shape, self._kernels)
             if math.prod(kernel) == 1 and not self._handed_on:
                 return sum_of_outer(_channels_last(g), _channels_last(x), shape, self._kernels)
-        if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
+        unfolds = len(kernel) <= 2 or not on_processor(x)
+        if unfolds and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
                 outputs, inputs = _channels_last(g), self._unfold(x)
                 if self._handed_on:
                     return OuterSums(outputs, inputs, shape)
                 return GramNorms(outputs, inputs, shape, partial(self._add_weighted, x, g))
+        if not on_processor(x) and self._groups == 1 and not self._transposed:
+            return Dense(self._form_by_patches(x, g))
         return Dense(self._form(x, g))
+
+    def _form_by_patches(self, x: Tensor, g: Tensor) -> Tensor:
+        """One product for each example, of as many at once as their patches fill some memory:
+        accelerators have no fast convolution of many groups.
+        """
+        shape = self._weight.shape
+        nbytes = g[0, :, 0].numel() * math.prod(shape[1:]) * x.itemsize
+        formed = x.new_empty(len(x), shape[0], math.prod(shape[1:]))
+        at_once = max(_PATCHES // max(nbytes, 1), 1)
+        for out, inputs, outputs in zip(*(t.split(at_once) for t in (formed, x, g)), strict=True):
+            torch.bmm(_channels_last(outputs).mT, self._unfold(inputs), out=out)
+        return formed.view(len(x), *shape)
 
     def _form(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example becomes a group of channels of one wide image, so one call gives every
@@ -138,6 +159,8 @@ class Convolution:
         """Patches, shape (examples, positions, channels x kernel)."""
         kernel = self._weight.shape[2:]
         rows = x.flatten(0, 1)
+        if not on_processor(x):
+            return self._view_patches(rows).reshape(len(x), -1, math.prod(self._weight.shape[1:]))
         if len(kernel) == 1:
             patches = F.unfold(
                 rows[:, :, None],
@@ -151,6 +174,19 @@ class Convolution:
                 rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride)
             )
         return patches.mT.reshape(len(x), -1, patches.shape[1])
+
+    def _view_patches(self, rows: Tensor) -> Tensor:
+        """Patches without a copy but of the padding, shape (rows, *positions, channels, *kernel):
+        accelerators unfold one row after the other.
+        """
+        spatial = rows.dim() - 2
+        patches = F.pad(rows, [n for n in reversed(self._padding) for _ in range(2)])
+        for axis, size in enumerate(self._weight.shape[2:]):
+            dilation = self._dilation[axis]
+            reach = dilation * (size - 1) + 1
+            patches = patches.unfold(2 + axis, reach, self._stride[axis])[..., ::dilation]  # type: ignore[no-untyped-call]
+        places, inside = range(2, 2 + spatial), range(2 + spatial, 2 + 2 * spatial)
+        return patches.permute(0, *places, 1, *inside)
 
     def _add_weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
         scaled = self._kernels.scaled(g.to(into.dtype), weights)

@@ -12,6 +12,7 @@ from privlearn.core.clipping.capture import Call, Capture
 from privlearn.core.clipping.operations.elementwise import Broadcast, spread
 from privlearn.core.clipping.per_example import Dense, ExampleGradients, OuterProduct, sum_of_outer
 from privlearn.core.clipping.row_norms import RowNorms
+from privlearn.core.precision import callers_precision
 
 
 @final
@@ -63,7 +64,10 @@ class Linear:
             call.keep(self._weight, self._rows, gradients)
         if self._bias is not None and self._trains[1]:
             call.keep(self._bias, self._bias_rows, Dense(rows if single else rows.sum(1), norms))
-        return self._kernels.back(g, weight.to(g.dtype)) if wanted else None
+        if not wanted:
+            return None
+        with callers_precision():
+            return self._kernels.back(g, weight.to(g.dtype))
 
 
 def _block(parameter: Tensor, rows: slice | None) -> Tensor:
@@ -99,7 +103,10 @@ class Product:
             call.positions(x), call.positions(g), self._weight.shape, self._kernels
         )
         call.keep(self._weight, None, gradients)
-        return g @ self._weight.T.to(g.dtype) if wanted else None
+        if not wanted:
+            return None
+        with callers_precision():
+            return g @ self._weight.T.to(g.dtype)
 
 
 def matmul(capture: Capture, input: Any, other: Any) -> Any:

@@ -26,6 +26,7 @@ from privlearn.core.clipping.layout import NotLayerwise
 from privlearn.core.clipping.operations.convolution import convolution
 from privlearn.core.clipping.operations.linear import linear
 from privlearn.core.clipping.operations.normalisation import group_norm, layer_norm
+from privlearn.core.precision import full_precision
 
 _aten = torch.ops.aten
 #: What a layer gave, what its backward pass needs, and whether nothing else holds what it gave.
@@ -240,12 +241,9 @@ class _Fused(OperationFunction):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         held = [t.detach() for t in ctx.saved_tensors]
-        return (
-            None,
-            None,
-            ctx.tape.backward(held, g, ctx.needs_input_grad[2]),
-            *([None] * ctx.parameters),
-        )
+        with full_precision():
+            back = ctx.tape.backward(held, g, ctx.needs_input_grad[2])
+        return None, None, back, *([None] * ctx.parameters)
 
 
 class TracingMode(Protocol):
