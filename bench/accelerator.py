@@ -1,11 +1,11 @@
 """Private steps of eight networks beside plain ones and beside Opacus, on an accelerator.
 
-`python bench/accelerator.py [--device cuda] [--small] [--only NAME ...] [--seconds S]
-[--largest] [--out FILE.jsonl] [--noise NUMBERS ...]`. Each network is measured by itself and
-written as soon as it is measured, so that a limit of time loses nothing. A network that fails is
-reported, and the next one is measured. Weights are random, and nothing is downloaded. `--small`
-has the same networks in a size for a processor. A figure is the median of the steps' times, device
-included; memory is the peak above the weights.
+`python bench/accelerator.py [--device cuda] [--small] [--only NAME ...] [--ways WAY ...]
+[--seconds S] [--largest] [--out FILE.jsonl] [--noise NUMBERS ...]`. Each network is measured by
+itself and written as soon as it is measured, so that a limit of time loses nothing. A network that
+fails is reported, and the next one is measured. Weights are random, and nothing is downloaded.
+`--small` has the same networks in a size for a processor. A figure is the median of the steps'
+times, device included; memory is the peak above the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -496,7 +496,9 @@ def find_largest(network: Network, way: str, device: str) -> int:
     return largest
 
 
-def measure(network: Network, device: str, steps: int, largest: bool) -> Row:
+def measure(
+    network: Network, device: str, steps: int, largest: bool, ways: Sequence[str] = tuple(WAYS)
+) -> Row:
     """All that is measured of one network."""
     row = Row(network.name, examples=len(network.batch[0]))
     try:
@@ -504,7 +506,8 @@ def measure(network: Network, device: str, steps: int, largest: bool) -> Row:
     except Exception as error:
         row.failed["network"] = describe_error(error)
         return row
-    for way, make in WAYS.items():
+    for way in ways:
+        make = WAYS[way]
         try:
             torch.manual_seed(0)
             step = make(network, device)
@@ -573,6 +576,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a processor")
     parser.add_argument("--only", nargs="*", default=[], help="networks whose names contain one")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no network after that")
     parser.add_argument("--largest", action="store_true", help="find the largest batches, too")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -595,7 +599,7 @@ def main() -> None:
         if time.perf_counter() - start > options.seconds:
             print(f"{network.name:24s} left out: no time", flush=True)
             continue
-        row = measure(network, options.device, options.steps, options.largest)
+        row = measure(network, options.device, options.steps, options.largest, options.ways)
         print(describe(row), flush=True)
         if options.out:
             with options.out.open("a") as file:

@@ -40,6 +40,10 @@ part first-run 45 6 "$PYTHON" -m privlearn train --data digits --examples 1437 -
 # These files alone: others need packages that such a machine may lack.
 mapfile -t files < <(grep -rlE 'mark\.gpu|^@DEVICES' tests --include='test_*.py')
 part tests 100 15 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider -p no:xdist "${files[@]}"
+if [ "$DEVICE" = cuda ]; then
+  part faults 60 15 "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist \
+    tests/runs/faults_on_simulated.py
+fi
 if [ -n "$SMALL" ]; then
   part noise 60 12 "$PYTHON" bench/accelerator.py --device "$DEVICE" --noise 10000 100000
   part networks 120 40 "$PYTHON" bench/accelerator.py --device "$DEVICE" --small --steps 1 \

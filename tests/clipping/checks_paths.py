@@ -5,7 +5,9 @@ backward passes itself.
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from importlib import import_module
+from itertools import product
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,6 +19,8 @@ import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.kernels import Kernels
+from privlearn.core.clipping.operations import patches
 from privlearn.core.clipping.sharded.models import is_sharded
 from privlearn.core.rows import TensorRows
 from privlearn.errors import NotPerExample
@@ -25,6 +29,8 @@ from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample, require_the_loops_sum
 
 Rows = dict[str, Tensor]
+#: The module: its package has a function of that name.
+convolution = import_module("privlearn.core.clipping.operations.convolution")
 
 
 def masked(n: Any, x: Tensor, mask: Tensor) -> Tensor:
@@ -215,3 +221,30 @@ def check_nothing_is_sharded_where_pytorch_can_not() -> None:
     with mock.patch.dict(sys.modules, {"torch.distributed.fsdp": ModuleType("fsdp")}):
         assert not is_sharded(nn.Linear(2, 2))
     assert not is_sharded(nn.Linear(2, 2))
+
+
+@check
+def check_patches_give_the_gradients_of_convolutions() -> None:
+    """As accelerators compute them: those of the processor, whatever strides, padding and
+    dilations, and however many are formed at once.
+    """
+    capture: Any = SimpleNamespace(kernels=Kernels(), derived=(), trains=lambda *of: True)
+    torch.manual_seed(0)
+    for spatial, sizes in product(
+        (1, 2, 3), [(3, 1, 1, 1), (3, 2, 0, 1), (2, 2, 1, 2), (5, 1, 2, 1)]
+    ):
+        kernel, *others = ((size,) * spatial for size in sizes)
+        weight = torch.randn(4, 3, *kernel, dtype=torch.float64)
+        x = torch.randn(5, 2, 3, *(9,) * spatial, dtype=torch.float64)
+        call = convolution.Convolution(capture, weight, None, tuple(others), False, (0,), 1)
+        out = call.forward(x.flatten(0, 1))
+        g = torch.randn_like(out).unflatten(0, (5, 2))
+        expected = call._form(x, g)
+        for at_once in (1, 1 << 17, 1 << 28):
+            with mock.patch.object(patches, "_AT_ONCE", at_once):
+                formed = patches.form(x, g, weight.shape, tuple(others))
+            assert torch.allclose(formed, expected, rtol=1e-10, atol=1e-10)
+        if spatial < 3:
+            unfolded = call._unfold(x)
+            with mock.patch.object(convolution, "on_processor", return_value=False):
+                assert torch.equal(call._unfold(x), unfolded)

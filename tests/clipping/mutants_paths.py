@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from privlearn.core.clipping import backends, capture, losses
+from privlearn.core.clipping.operations import patches
 from privlearn.core.clipping.operations.convolution import Convolution, _patches
 from privlearn.core.clipping.sharded import models as fsdp
 from tests.support.mutant import Mutant, suite_of
 
 USED = "check_rules_that_there_are_are_used"
+
+PATCHES = "check_patches_give_the_gradients_of_convolutions"
 
 MUTANTS = [
     Mutant(
@@ -65,6 +68,27 @@ MUTANTS = [
         "return False\n    return any",
         "return True\n    return any",
         "check_nothing_is_sharded_where_pytorch_can_not",
+    ),
+    Mutant(
+        "patches of dilated convolutions are those of dense ones",
+        patches.unfold,
+        "[..., :: dilation[axis]]",
+        "[..., :size]",
+        PATCHES,
+    ),
+    Mutant(
+        "patches are padded with ones",
+        patches.unfold,
+        "for _ in range(2)])",
+        "for _ in range(2)], value=1.0)",
+        PATCHES,
+    ),
+    Mutant(
+        "examples after the first part are forgotten",
+        patches.form,
+        "range(0, len(x), at_once)",
+        "range(0, at_once, at_once)",
+        PATCHES,
     ),
 ]
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from privlearn.core import devices, precision
+from privlearn.core.clipping import capture
+from privlearn.core.clipping.operations import sequential
+from tests.clipping.checks_precision import convolution
 from tests.support.mutant import Mutant, suite_of
 
+APART = "check_norms_and_sums_are_in_full_precision_on_an_accelerator"
 CHECK = "check_products_are_in_single_precision_whatever_is_set"
 
 MUTANTS = [
     Mutant(
         "products stay as they were set",
         precision.single_precision,
-        "setting.fp32_precision = _FULL",
-        "pass",
+        "_set((setting, _FULL)",
+        "_set((setting, setting.fp32_precision)",
         CHECK,
     ),
     Mutant(
         "settings are not put back",
-        precision.single_precision,
+        precision._set,
         "setting.fp32_precision = before",
         "pass",
         CHECK,
@@ -28,6 +32,34 @@ MUTANTS = [
         "for setting in _SETTINGS",
         'for setting in ("matmul", "rnn")',
         CHECK,
+    ),
+    Mutant(
+        "what an operation's backward pass makes norms of is in the caller's precision",
+        capture._Through.backward,
+        "with full_precision():",
+        "if True:",
+        APART,
+    ),
+    Mutant(
+        "what a run of layers makes norms of is in the caller's precision",
+        sequential._Fused.backward,
+        "with full_precision():",
+        "if True:",
+        APART,
+    ),
+    Mutant(
+        "the gradient of a convolution's input is in full precision",
+        convolution.Convolution.backward,
+        "with callers_precision():",
+        "if True:",
+        APART,
+    ),
+    Mutant(
+        "sums are in the caller's precision",
+        precision.single_precision,
+        "_set((setting, _FULL) for setting, _ in reduced)",
+        "_set(())",
+        APART,
     ),
 ]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import mpmath
@@ -16,7 +20,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from privlearn.core import chacha, chacha_blocks
+from privlearn.core import chacha, chacha_blocks, mechanisms
 from privlearn.core.mechanisms import noise
 from privlearn.core.mechanisms.bisr import BISR
 from privlearn.core.streams import NoiseStream, Streams
@@ -324,3 +328,43 @@ def check_a_kernel_that_makes_other_blocks_is_not_used() -> None:
         with mock.patch.dict(sys.modules, {"privlearn.core.chacha_kernel": module}):
             assert chacha_blocks._kernel(CPU) is (make if make is right else None)
     chacha_blocks._kernel.cache_clear()
+
+
+@contextmanager
+def with_triton() -> Iterator[None]:
+    """A block in which modules of kernels can be imported, if not run."""
+    language = SimpleNamespace(constexpr=lambda value: value)
+    triton = SimpleNamespace(jit=lambda function: function, language=language)
+    with mock.patch.dict(sys.modules, {"triton": triton, "triton.language": language}):
+        yield
+    vars(mechanisms).pop("normals_kernel", None)
+
+
+@check
+def check_a_kernel_that_draws_otherwise_is_not_used() -> None:
+    """One that is compiled for normal draws has to make those of the operations, at any place."""
+
+    def right(key: bytes, nonce: int, ranges: Any, device: torch.device) -> torch.Tensor:
+        return noise.normals_of(chacha_blocks.words_at(key, nonce, ranges, device), torch.float32)
+
+    def of_32_bits(key: bytes, nonce: int, ranges: Any, device: torch.device) -> torch.Tensor:
+        (*_, (_, last)) = ranges
+        return right(key, nonce, [*ranges[:-1], (2**32 - 1, 2**32), (0, last - 2**32)], device)
+
+    def too_short(key: bytes, nonce: int, ranges: Any, device: torch.device) -> torch.Tensor:
+        return right(key, nonce, ranges, device) * 0.999
+
+    def of_other_blocks(key: bytes, nonce: int, ranges: Any, device: torch.device) -> torch.Tensor:
+        return right(key, chacha.NOISE, ranges, device)
+
+    def that_fails(*given: Any) -> torch.Tensor:
+        raise RuntimeError("it can't be compiled")
+
+    for draw in (right, of_32_bits, too_short, of_other_blocks, that_fails):
+        noise._kernel_on.cache_clear()
+        with with_triton():
+            sys.modules.pop("privlearn.core.mechanisms.normals_kernel", None)
+            module = importlib.import_module("privlearn.core.mechanisms.normals_kernel")
+            with mock.patch.object(module, "draw_normals", draw):
+                assert noise._kernel_on(CPU) is (draw if draw is right else None)
+    noise._kernel_on.cache_clear()

@@ -54,6 +54,13 @@ MUTANTS = [
         "check_a_kernel_that_makes_other_blocks_is_not_used",
     ),
     Mutant(
+        "any kernel of normal draws will do",
+        noise._kernel_on,
+        "normals_kernel.works_on(device)",
+        "True",
+        "check_a_kernel_that_draws_otherwise_is_not_used",
+    ),
+    Mutant(
         "one rotation is by another number",
         chacha_blocks._quarter_round,
         "_rotate(b ^ c, 7)",

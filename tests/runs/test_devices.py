@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.auditing import Transcript, commit, replay
@@ -95,6 +96,23 @@ def test_noise_is_the_processors(device: str, dtype: torch.dtype, cipher: str) -
 
 
 @DEVICES
+def test_much_noise_is_the_processors(device: str) -> None:
+    """So much that a kernel is compiled for it, where there is one that does the same."""
+    for discrete in (False, True):
+        sums = []
+        for place in ("cpu", device):
+            value = torch.zeros(1 << 21, device=place)
+            stream = pv.Streams.new(4, discrete=discrete, cipher="chacha20").noise
+            if discrete:
+                add_on_grid([value], 1.5, 0.1, stream)
+            else:
+                add_gaussian([value], 0.3, stream)
+            sums.append(value.cpu())
+        room = 0.0 if discrete else 0.3 * 2.0**-18
+        assert bool(((sums[0] - sums[1]).abs() <= room * (1 + sums[0].abs())).all())
+
+
+@DEVICES
 def test_masks_are_the_processors(device: str) -> None:
     """Of dropout and of what else draws, by both ciphers."""
     for cipher in ("aes", "chacha20"):
@@ -152,6 +170,34 @@ def test_a_run_draws_by_the_cipher_of_its_device(device: str, tmp_path: Path) ->
         assert saved is not None
         assert saved.plain["streams"]["noise"]["cipher"] == cipher
         pv.dpsgd(plan, network("linear"), LOSS, data(), **options)
+
+
+@DEVICES
+@pytest.mark.parametrize("loss_later", [False, True])
+def test_own_loops_draw_where_the_weights_are(device: str, loss_later: bool) -> None:
+    """Whenever the loop says its loss."""
+    model = network("linear").to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    rows = data()
+    loader = DataLoader(TensorDataset(torch.from_numpy(rows.x), torch.from_numpy(rows.y)), 15)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return LOSS(model(batch[0]), batch[1])
+
+    options = {} if loss_later else {"loss": loss}
+    run = pv.make_private(
+        model,
+        optimizer,
+        loader,
+        noise_multiplier=1.0,
+        epochs=1,
+        max_grad_norm=0.5,
+        delta=1e-5,
+        **options,
+    )
+    for batch in run.batches():
+        run.step(batch, loss) if loss_later else run.step(batch)
+    assert run.session.streams.noise.cipher == ("aes" if device == "cpu" else "chacha20")
 
 
 @DEVICES

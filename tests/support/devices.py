@@ -23,6 +23,10 @@ CUDA = pytest.param(
         pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
     ],
 )
+#: The device of tests that are for an accelerator alone.
+ACCELERATOR = NAME if is_installed() else "cuda"
+#: Of tests that count what is asked of the device.
+COUNTED = pytest.mark.skipif(not is_installed(), reason="the simulated device alone counts")
 DEVICES = pytest.mark.parametrize("device", ["cpu", *([NAME] if is_installed() else [CUDA])])
 
 

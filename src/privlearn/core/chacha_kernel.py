@@ -33,11 +33,8 @@ def _quarter_round(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _make(words, key, nonces, counters, blocks, MANY: tl.constexpr, TOGETHER: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0).to(tl.int64) * TOGETHER + tl.arange(0, TOGETHER)
-    inside = at < blocks
-    counter = tl.load(counters + at, mask=inside, other=0)
-    nonce = tl.load(nonces + (at if MANY else at * 0), mask=inside, other=0)
+def make_block(key, nonce, counter):  # type: ignore[no-untyped-def]
+    """The 16 words of each block, uint32; of a key's words, and nonces and counters in int64."""
     zero = (counter * 0).to(tl.uint32)
     # "expand 32-byte k"
     s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
@@ -58,22 +55,21 @@ def _make(words, key, nonces, counters, blocks, MANY: tl.constexpr, TOGETHER: tl
         x1, x6, x11, x12 = _quarter_round(x1, x6, x11, x12)
         x2, x7, x8, x13 = _quarter_round(x2, x7, x8, x13)
         x3, x4, x9, x14 = _quarter_round(x3, x4, x9, x14)
-    tl.store(words + at, (x0 + s0).to(tl.int32), mask=inside)
-    tl.store(words + blocks + at, (x1 + s1).to(tl.int32), mask=inside)
-    tl.store(words + 2 * blocks + at, (x2 + s2).to(tl.int32), mask=inside)
-    tl.store(words + 3 * blocks + at, (x3 + s3).to(tl.int32), mask=inside)
-    tl.store(words + 4 * blocks + at, (x4 + s4).to(tl.int32), mask=inside)
-    tl.store(words + 5 * blocks + at, (x5 + s5).to(tl.int32), mask=inside)
-    tl.store(words + 6 * blocks + at, (x6 + s6).to(tl.int32), mask=inside)
-    tl.store(words + 7 * blocks + at, (x7 + s7).to(tl.int32), mask=inside)
-    tl.store(words + 8 * blocks + at, (x8 + s8).to(tl.int32), mask=inside)
-    tl.store(words + 9 * blocks + at, (x9 + s9).to(tl.int32), mask=inside)
-    tl.store(words + 10 * blocks + at, (x10 + s10).to(tl.int32), mask=inside)
-    tl.store(words + 11 * blocks + at, (x11 + s11).to(tl.int32), mask=inside)
-    tl.store(words + 12 * blocks + at, (x12 + s12).to(tl.int32), mask=inside)
-    tl.store(words + 13 * blocks + at, (x13 + s13).to(tl.int32), mask=inside)
-    tl.store(words + 14 * blocks + at, (x14 + s14).to(tl.int32), mask=inside)
-    tl.store(words + 15 * blocks + at, (x15 + s15).to(tl.int32), mask=inside)
+    first = x0 + s0, x1 + s1, x2 + s2, x3 + s3, x4 + s4, x5 + s5, x6 + s6, x7 + s7
+    second = x8 + s8, x9 + s9, x10 + s10, x11 + s11, x12 + s12, x13 + s13, x14 + s14, x15 + s15
+    return first, second
+
+
+@triton.jit
+def _make(words, key, nonces, counters, blocks, MANY: tl.constexpr, TOGETHER: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * TOGETHER + tl.arange(0, TOGETHER)
+    inside = at < blocks
+    counter = tl.load(counters + at, mask=inside, other=0)
+    nonce = tl.load(nonces + (at if MANY else at * 0), mask=inside, other=0)
+    first, second = make_block(key, nonce, counter)
+    for place in tl.static_range(8):
+        tl.store(words + place * blocks + at, first[place].to(tl.int32), mask=inside)
+        tl.store(words + (8 + place) * blocks + at, second[place].to(tl.int32), mask=inside)
 
 
 def by_triton(key: Tensor, nonces: Tensor, counters: Tensor) -> Tensor:

@@ -387,18 +387,11 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
 
 
 def _are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all numbers are finite: one look for all tensors of one device, which waits for
-    it.
-    """
-    looks: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        answer = tensor.isfinite().all()
-        if type(answer) is not Tensor:  # of a part of a model that several processes share
-            if not answer:
-                return False
-        else:
-            looks.setdefault(answer.device, []).append(answer)
-    return all(bool(torch.stack(answers).all()) for answers in looks.values())
+    """Whether all numbers are finite, with one wait for a device."""
+    answers = [tensor.isfinite().all() for tensor in tensors]
+    if any(type(answer) is not Tensor for answer in answers):  # of parts of what processes share
+        return all(map(bool, answers))
+    return all(torch.stack([answer.to(answers[0].device) for answer in answers]).tolist())
 
 
 def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:

@@ -350,7 +350,7 @@ class TrainingSession(Session):
         plan, event = self.plan, self.plan.event()
         self.world.require_same(self.facts)
         if self.saved is None:
-            self.streams.noise.choose(self._suited_cipher())
+            self.streams.noise.choose("aes" if on_processor(self.device) else "chacha20")
             bound = self.world.once(self._bind, "what the keys follow from")
             if bound:
                 self.world.align(self.streams)
@@ -381,10 +381,6 @@ class TrainingSession(Session):
             )
             self._restore(self.saved)
             self._watch()
-
-    def _suited_cipher(self) -> str:
-        """What makes the noise where the trained weights are: ChaCha20 on an accelerator."""
-        return "aes" if on_processor(self.device) else "chacha20"
 
     def _bind(self) -> bool:
         """Let keys of a secret that outlives the call follow from the run, before anything is

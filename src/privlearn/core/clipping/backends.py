@@ -488,11 +488,10 @@ class PerOperation:
             if problem.any_process(bool(verdict)):
                 raise _denial(verdict)
             ends = [*self._trained, *capture.derived.leaves]
-            flows: Sequence[Tensor | None]
             with callers_precision():
                 flows = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)
-        by_name = {}
+        by_name: dict[str, ExampleGradients] = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=False):
             if flow is not None:
                 operation = capture.unseen.get(id(parameter), "an operation")

@@ -218,7 +218,24 @@ def _normals_at(
     """The draws of blocks, eight for each, on a device."""
     from privlearn.core import chacha_blocks  # not for AES
 
+    if dtype == torch.float32 and chacha_blocks.pays_to_compile(device, blocks):
+        draw = _kernel_on(device)
+        if draw is not None:
+            return draw(key, chacha.NOISE, blocks, device)
     return normals_of(chacha_blocks.words_at(key, chacha.NOISE, blocks, device), dtype)
+
+
+@lru_cache
+def _kernel_on(device: torch.device) -> Callable[..., Tensor] | None:
+    """What makes the draws of `normals_of` in single precision by one call on an accelerator, if it
+    can be compiled and does.
+    """
+    try:
+        from privlearn.core.mechanisms import normals_kernel  # Triton is not everywhere
+
+        return normals_kernel.draw_normals if normals_kernel.works_on(device) else None
+    except Exception:  # whatever a compiler may raise: the operations are there
+        return None
 
 
 def _wide(upper: Tensor, lower: Tensor) -> Tensor:

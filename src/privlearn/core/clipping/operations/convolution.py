@@ -23,9 +23,6 @@ from privlearn.core.clipping.per_example import (
 from privlearn.core.devices import on_processor
 from privlearn.core.precision import callers_precision
 
-#: Bytes of patches that are unfolded at once on an accelerator.
-_PATCHES = 1 << 28
-
 
 @final
 class Convolution:
@@ -42,7 +39,7 @@ class Convolution:
         groups: int,
     ) -> None:
         self._weight, self._bias = weight, bias
-        self._stride, self._padding, self._dilation = sizes
+        self._sizes = self._stride, self._padding, self._dilation = sizes
         self._transposed, self._output_padding, self._groups = transposed, output_padding, groups
         self._kernels = capture.kernels
         self.parameters = tuple(p for p in (weight, bias) if p is not None and capture.trains(p))
@@ -115,20 +112,10 @@ class Convolution:
                     return OuterSums(outputs, inputs, shape)
                 return GramNorms(outputs, inputs, shape, partial(self._add_weighted, x, g))
         if not on_processor(x) and self._groups == 1 and not self._transposed:
-            return Dense(self._form_by_patches(x, g))
-        return Dense(self._form(x, g))
+            from privlearn.core.clipping.operations.patches import form  # for accelerators alone
 
-    def _form_by_patches(self, x: Tensor, g: Tensor) -> Tensor:
-        """One product for each example, of as many at once as their patches fill some memory:
-        accelerators have no fast convolution of many groups.
-        """
-        shape = self._weight.shape
-        nbytes = g[0, :, 0].numel() * math.prod(shape[1:]) * x.itemsize
-        formed = x.new_empty(len(x), shape[0], math.prod(shape[1:]))
-        at_once = max(_PATCHES // max(nbytes, 1), 1)
-        for out, inputs, outputs in zip(*(t.split(at_once) for t in (formed, x, g)), strict=True):
-            torch.bmm(_channels_last(outputs).mT, self._unfold(inputs), out=out)
-        return formed.view(len(x), *shape)
+            return Dense(form(x, g, self._weight.shape, self._sizes))
+        return Dense(self._form(x, g))
 
     def _form(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example becomes a group of channels of one wide image, so one call gives every
@@ -160,7 +147,11 @@ class Convolution:
         kernel = self._weight.shape[2:]
         rows = x.flatten(0, 1)
         if not on_processor(x):
-            return self._view_patches(rows).reshape(len(x), -1, math.prod(self._weight.shape[1:]))
+            from privlearn.core.clipping.operations.patches import unfold  # for accelerators alone
+
+            return unfold(rows, kernel, self._sizes).reshape(
+                len(x), -1, kernel.numel() * x.shape[2]
+            )
         if len(kernel) == 1:
             patches = F.unfold(
                 rows[:, :, None],
@@ -174,19 +165,6 @@ class Convolution:
                 rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride)
             )
         return patches.mT.reshape(len(x), -1, patches.shape[1])
-
-    def _view_patches(self, rows: Tensor) -> Tensor:
-        """Patches without a copy but of the padding, shape (rows, *positions, channels, *kernel):
-        accelerators unfold one row after the other.
-        """
-        spatial = rows.dim() - 2
-        patches = F.pad(rows, [n for n in reversed(self._padding) for _ in range(2)])
-        for axis, size in enumerate(self._weight.shape[2:]):
-            dilation = self._dilation[axis]
-            reach = dilation * (size - 1) + 1
-            patches = patches.unfold(2 + axis, reach, self._stride[axis])[..., ::dilation]  # type: ignore[no-untyped-call]
-        places, inside = range(2, 2 + spatial), range(2 + spatial, 2 + 2 * spatial)
-        return patches.permute(0, *places, 1, *inside)
 
     def _add_weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
         scaled = self._kernels.scaled(g.to(into.dtype), weights)
