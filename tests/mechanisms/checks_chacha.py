@@ -368,3 +368,22 @@ def check_a_kernel_that_draws_otherwise_is_not_used() -> None:
             with mock.patch.object(module, "draw_normals", draw):
                 assert noise._kernel_on(CPU) is (draw if draw is right else None)
     noise._kernel_on.cache_clear()
+
+
+@check
+def check_a_kernel_of_normal_draws_is_chosen_by_their_number() -> None:
+    """Not by what was drawn before: a step that a resumed run repeats has the same noise."""
+    drawn: list[int] = []
+
+    def draw(key: bytes, nonce: int, ranges: Any, device: torch.device) -> torch.Tensor:
+        drawn.append(sum(last - first for first, last in ranges))
+        return noise.normals_of(chacha_blocks.words_at(key, nonce, ranges, device), torch.float32)
+
+    elsewhere = mock.patch.object(noise, "on_processor", return_value=False)
+    kernel = mock.patch.object(noise, "_kernel_on", return_value=draw)
+    for calls in (0, 10**6):
+        asked = mock.patch.dict(chacha_blocks._asked, {CPU: calls})
+        with elsewhere, kernel, asked, mock.patch.object(chacha_blocks, "_COMPILED_FROM", 100):
+            for numbers in (8, 792, 800, 80_000):
+                noise.add_gaussian([torch.zeros(numbers)], 1.0, stream())
+    assert drawn == [100, 10_000] * 2

@@ -54,6 +54,13 @@ MUTANTS = [
         "check_a_kernel_that_makes_other_blocks_is_not_used",
     ),
     Mutant(
+        "a kernel of normal draws is used after some calls",
+        noise._normals_at,
+        "chacha_blocks.are_many(blocks)",
+        "(chacha_blocks.are_many(blocks) or chacha_blocks._asked.get(device, 0) > 50)",
+        "check_a_kernel_of_normal_draws_is_chosen_by_their_number",
+    ),
+    Mutant(
         "any kernel of normal draws will do",
         noise._kernel_on,
         "normals_kernel.works_on(device)",

@@ -7,7 +7,7 @@ simulated device they run in a process of their own, together with the tests tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from privlearn.auditing import Transcript, commit, replay
 from privlearn.core.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.core.clipping.randomness import RowRandom
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
+from privlearn.core.precision import single_precision
 from privlearn.core.streams import CIPHER
 from privlearn.errors import BadInput
 from privlearn.runs.transcript import CommittedSecret
@@ -31,6 +32,13 @@ from tests.support.simulated.device import is_installed
 from tests.support.steps import EachStep
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+@pytest.fixture(autouse=True)
+def models_in_full_precision() -> Iterator[None]:
+    """CUDA's convolutions keep ten bits of their factors unless it is set."""
+    with single_precision(torch.device("cuda")):
+        yield
 
 
 def data(examples: int = 60) -> pv.Dataset:

@@ -107,23 +107,22 @@ def blocks_of(key: bytes, nonces: int | Tensor, counters: Tensor) -> Tensor:
     some calls. The blocks are the same, to the last bit.
     """
     device = counters.device
-    if pays_to_compile(device, [(0, len(counters))]) and (kernel := _kernel(device)) is not None:
-        each = (
-            torch.full((1,), to_signed(nonces), device=device)
-            if isinstance(nonces, int)
-            else nonces
-        )
-        return kernel(key_words(key, device), each, counters)
+    if not on_processor(device):
+        _asked[device] = _asked.get(device, 0) + 1
+        pays = are_many([(0, len(counters))]) or _asked[device] > _COMPILED_AFTER
+        if pays and (kernel := _kernel(device)) is not None:
+            each = (
+                torch.full((1,), to_signed(nonces), device=device)
+                if isinstance(nonces, int)
+                else nonces
+            )
+            return kernel(key_words(key, device), each, counters)
     return by_operations(key, nonces, counters)
 
 
-def pays_to_compile(device: torch.device, ranges: Sequence[Range]) -> bool:
-    """Whether a kernel is worth its compilation: for as many blocks, or after as many calls."""
-    if on_processor(device):
-        return False
-    _asked[device] = _asked.get(device, 0) + 1
-    many = sum(last - first for first, last in ranges) >= _COMPILED_FROM
-    return many or _asked[device] > _COMPILED_AFTER
+def are_many(ranges: Sequence[Range]) -> bool:
+    """Whether there are so many blocks that a kernel is worth its compilation at once."""
+    return sum(last - first for first, last in ranges) >= _COMPILED_FROM
 
 
 def counters_of(ranges: Sequence[Range], device: torch.device) -> Tensor:

@@ -218,7 +218,9 @@ def _normals_at(
     """The draws of blocks, eight for each, on a device."""
     from privlearn.core import chacha_blocks  # not for AES
 
-    if dtype == torch.float32 and chacha_blocks.pays_to_compile(device, blocks):
+    # Whether by a kernel, which rounds otherwise, follows from the size alone: a step that is
+    # repeated has the same noise to the last bit, or it would be refused.
+    if dtype == torch.float32 and not on_processor(device) and chacha_blocks.are_many(blocks):
         draw = _kernel_on(device)
         if draw is not None:
             return draw(key, chacha.NOISE, blocks, device)
