@@ -105,6 +105,17 @@ def components_below_the_noise(place: Path) -> str:
     return " ".join(str(each.message) for each in caught)
 
 
+def a_student_that_learned_little(place: Path) -> str:
+    plan = pv.teachers.PatePlan(30, 4, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-5)
+    student = pv.teachers.Student(lambda shape: nn.Linear(4, 3), epochs=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        values = pv.teachers.Identity((3,))
+        said = Said(*[torch.arange(90.0).view(30, 3) / 100] * 4)
+        pv.pate(plan, said, values, public().x, student, streams=pv.Streams.new(0))
+    return " ".join(str(each.message) for each in caught)
+
+
 def predictions_given_twice(place: Path) -> str:
     for name in "ab":
         np.savez(place / f"twin-{name}.npz", predictions=np.arange(4) % 3)
@@ -360,6 +371,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     ),
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
+    "a student that learned little": a_student_that_learned_little,
     "predictions given twice": predictions_given_twice,
     "training beside a private run": trained_beside,
     "fits of estimators": fitted_twice,

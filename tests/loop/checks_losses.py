@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
+from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.errors import NotPerExample
 from privlearn.opacus import PrivacyEngine
 from tests.loop.checks import X, Y, network, sgd, weights
@@ -293,3 +295,26 @@ def check_a_mean_that_couples_examples_is_refused() -> None:
 
     for loss in (weighted, contrasting, centred):
         must_raise(NotPerExample, lambda: trained(network(), loss, X, Y))  # noqa: B023
+
+
+@check
+def check_a_single_example_that_is_left_over_changes_no_way() -> None:
+    """Neither for a mean over the batch, which is taken for it as for the others, nor where the
+    model goes another way for it: what follows is computed layer by layer.
+    """
+
+    def mean(model: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def of_each(model: Any, batch: Any) -> Tensor:
+        scores = model(batch[0])
+        scores = scores if len(scores) > 1 else scores.clone()
+        return F.cross_entropy(scores, batch[1], reduction="none")
+
+    for loss in (mean, of_each):
+        run = trained(network(), loss, X, Y, microbatch=59)
+        assert run.task.gradients.way == "layers", loss
+        assert torch.allclose(weights(run.model), weights(trained(network(), loss, X, Y).model))
+    with mock.patch.object(ClippedGradients, "_compute_one_by_one") as computed:
+        trained(network(), mean, X, Y, microbatch=59)
+    assert not computed.called

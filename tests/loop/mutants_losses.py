@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import loop
-from privlearn.core.clipping import agreement, losses
+from privlearn.core.clipping import agreement, gradients, losses
 from privlearn.training import batch_losses, made_up_ranges, task
 from tests.support.mutant import Mutant, suite_of
 
@@ -11,6 +11,7 @@ IN_RANGE = "check_made_up_rows_lie_in_a_range_that_a_loss_accepts"
 PUBLIC = "check_a_made_up_rows_range_never_follows_from_private_rows"
 GIVEN = "check_made_up_rows_are_as_the_loop_says"
 MEANS = "check_means_and_sums_of_a_batch_are_of_its_examples"
+LEFT = "check_a_single_example_that_is_left_over_changes_no_way"
 COUPLED = "check_a_mean_that_couples_examples_is_refused"
 
 MUTANTS = [
@@ -95,9 +96,23 @@ MUTANTS = [
     Mutant(
         "means over examples are not compared with single examples",
         batch_losses.of_each_example,
-        "if all(_close(computed(at_once, size), computed(by_each, size)) for size in _SIZES):",
+        "if all(_close(computed(at_once, size), computed(by_each, size)) for size in sizes):",
         "if True:",
         MEANS,
+    ),
+    Mutant(
+        "a mean over a single example is computed otherwise",
+        batch_losses.BatchLoss.__call__,
+        "if self._of_rows is not None:",
+        "if self._of_rows is not None and rows > 1:",
+        LEFT,
+    ),
+    Mutant(
+        "what a single example needs is done for all that follow",
+        gradients.ClippedGradients._compute_one_by_one,
+        "if len(rows) == 1:",
+        "if False:",
+        LEFT,
     ),
 ]
 

@@ -62,7 +62,7 @@ class BatchLoss(WrappedLoss):
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
         rows = _length(batch)
-        if self._of_rows is not None and rows > 1:
+        if self._of_rows is not None:
             over = _OverEachExample(rows, self._of_rows)
             with over:
                 values = self.function(model, batch)
@@ -235,10 +235,12 @@ def of_each_example(model: nn.Module, loss: Loss, rows: Rows) -> Loss:
                     return loss
             by_each = BatchLoss(function, loss.made_up, None)
             with suppress(RuntimeError, ValueError, IndexError, TypeError):
-                sizes = (over.sizes for over in means)
-                of_rows = [_grow(*both) for both in zip(*sizes, strict=True)]
+                numbers = (over.sizes for over in means)
+                of_rows = [_grow(*both) for both in zip(*numbers, strict=True)]
                 at_once = BatchLoss(function, loss.made_up, of_rows)
-                if all(_close(computed(at_once, size), computed(by_each, size)) for size in _SIZES):
+                # a last part of a batch may be a single example
+                sizes = (1, *_SIZES)
+                if all(_close(computed(at_once, size), computed(by_each, size)) for size in sizes):
                     return at_once
             return by_each
     except Exception:  # what fails is said where the loss is refused

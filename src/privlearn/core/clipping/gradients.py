@@ -682,9 +682,15 @@ class ClippedGradients:
         return self._compute_one_by_one(data, rows, reason)
 
     def _compute_one_by_one(self, data: Rows, rows: Tensor, reason: str) -> Gradients:
-        """The same, from here on, where the model went another way than on made-up rows."""
+        """The same, from here on, where the model went another way than on made-up rows; after a
+        single example, which has no other way, as before.
+        """
+        before = self._way, self.reason
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
-        return self._compute(data, rows)
+        computed = self._compute(data, rows)
+        if len(rows) == 1:
+            self._way, self.reason = before
+        return computed
 
     def _require_untouched(self) -> None:
         """Raise `NotLayerwise` if the pass wrote into trained parameters.

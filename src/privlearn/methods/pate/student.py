@@ -5,6 +5,7 @@ post-processing.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,12 +27,18 @@ from privlearn._checks import (
 )
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.clipping.randomness import generators_at
-from privlearn.errors import BadInput, first_line
+from privlearn.errors import BadInput, first_line, warn
 from privlearn.methods.pate.answers import Answers
 from privlearn.methods.pate.recipes import Neighbourhood
 
 #: From inputs and answers to a trained module, which takes inputs of that shape.
 StudentRecipe = Callable[[Answers], nn.Module]
+
+#: Steps of Adam, and epochs, that a student takes at least.
+_STEPS, _EPOCHS = 1000, 20
+#: A student that has this share of a constant's loss learned little; of fewer answers nothing is
+#: said.
+_LEARNED, _FEW = 0.9, 20
 
 _LOSSES: dict[str, Loss] = {
     # whole numbers, or probabilities of classes along the first dimension
@@ -97,7 +104,7 @@ class Student:
             kind); or a function of outputs and targets, such as CrossEntropyLoss(reduction="none"),
             of whose values the mean is taken. None: "cross_entropy" for votes, "mse" for decoded
             targets.
-        epochs: times that each input is seen.
+        epochs: times that each input is seen; None: 20, or as many as make 1,000 steps.
         batch_size: inputs in a step of Adam.
         learning_rate: of Adam.
         spread: how answers reach inputs without one; None: only answered ones are learned from.
@@ -108,7 +115,7 @@ class Student:
 
     make: Callable[[tuple[int, ...]], nn.Module]
     loss: str | Loss | None = None
-    epochs: int = 50
+    epochs: int | None = None
     batch_size: int = 128
     learning_rate: float = 1e-3
     spread: Spread | None = None
@@ -118,7 +125,8 @@ class Student:
     def __post_init__(self) -> None:
         if not callable(self.loss) and self.loss is not None:
             one_of("loss", self.loss, _LOSSES)
-        count("epochs", self.epochs), count("batch_size", self.batch_size)
+        count("epochs", 1 if self.epochs is None else self.epochs)
+        count("batch_size", self.batch_size)
         positive("learning_rate", self.learning_rate)
         count("seed", self.seed, least=0, most=2**63 - 1)
         if not callable(self.make):
@@ -142,10 +150,11 @@ class Student:
         inputs, targets = ready._lesson(answers)
         module = ready._make_module(inputs)
         ready._taught(module, inputs, targets)
-        return module.eval()
+        ready._warn_of_little(module.eval(), inputs, targets)
+        return module
 
     def settled(self, answers: Answers) -> Student:
-        """Itself with a loss that is for such answers.
+        """Itself with a loss that is for such answers, and a number of epochs.
 
         Raises:
             BadInput: it has another.
@@ -156,9 +165,13 @@ class Student:
                 f"loss is {self.loss!r}, and the answers are classes: use 'cross_entropy', or "
                 "leave it out"
             )
-        if self.loss is not None:
-            return self
-        return replace(self, loss="cross_entropy" if votes else "mse")
+        inputs = int(answers.answered.sum()) if self.spread is None else len(answers.inputs)
+        enough = math.ceil(_STEPS / math.ceil(max(inputs, 1) / self.batch_size))
+        return replace(
+            self,
+            loss=self.loss or ("cross_entropy" if votes else "mse"),
+            epochs=self.epochs or max(_EPOCHS, enough),
+        )
 
     def rehearsed(self, answers: Answers) -> Student:
         """Itself, with the network that it is going to train, after a copy of that learned from
@@ -202,7 +215,7 @@ class Student:
                 f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, "
                 f"for {_describe_targets(answers)}. Nothing was charged"
             )
-        return replace(ready, make=lambda shape: module)
+        return replace(ready, make=lambda shape: module, epochs=self.epochs)
 
     def _lesson(self, answers: Answers) -> tuple[Tensor, Tensor]:
         """What it learns from: inputs, and a target for each."""
@@ -218,6 +231,7 @@ class Student:
     def _taught(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         """Train `module` in place; the generators are at the seed for that."""
         assert self.loss is not None
+        assert self.epochs is not None
         compare = _LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         descent = torch.optim.Adam(module.parameters(), lr=self.learning_rate)
         with generators_at(self.seed):
@@ -228,6 +242,30 @@ class Student:
                     descent.zero_grad()
                     compare(module(batch), targets[rows]).mean().backward()  # type: ignore[no-untyped-call]
                     descent.step()
+
+    def _warn_of_little(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+        """Say so where it is hardly better than the same output for all inputs."""
+        if self.loss not in ("mse", "cross_entropy") or len(inputs) < _FEW:
+            return
+        judged = copy.deepcopy(module)  # a module may count its calls
+        with torch.no_grad(), generators_at(self.seed):
+            outputs = torch.cat([judged(part) for part in inputs.split(self.batch_size)])  # type: ignore[no-untyped-call]
+        reached = float(_LOSSES[self.loss](outputs, targets))
+        if self.loss == "mse":
+            figure, least = "mean squared error", float(targets.var(0, correction=0).mean())
+        else:
+            soft = targets.is_floating_point()
+            shares = targets.mean(0) if soft else F.one_hot(targets, outputs.shape[1]).double()
+            shares = shares.flatten(1).mean(1) if soft else shares.flatten(0, -2).mean(0)
+            figure, least = "cross-entropy", float(torch.special.entr(shares).sum())
+        if reached > _LEARNED * least:
+            warn(
+                f"the student learned little: its {figure} on the answers is {reached:.3g}, and "
+                f"{least:.3g} if every input gets the same. Train longer (epochs=) or at a higher "
+                "learning_rate; if that changes little, the answers are mostly noise: ask fewer "
+                "queries, or take a larger epsilon",
+                UserWarning,
+            )
 
     def describe(self) -> dict[str, Any]:
         """Its public numbers, for certificates."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,9 +22,6 @@ from privlearn.models import networks
 from privlearn.models.network_spec import text_of
 from privlearn.runs.result import Result
 from privlearn.training.train import network
-
-#: Of Adam, that a student takes at least.
-_STEPS = 1000
 
 
 def train_by_votes(
@@ -68,7 +64,7 @@ def train_by_votes(
         teachers,
         None,
         pool,
-        _student(options, built, len(pool.x)),
+        _student(options, built),
         ledger=ledger,
         streams=streams,
         progress=progress,
@@ -132,13 +128,11 @@ def _train_by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
             descent.step()
 
 
-def _student(options: Any, built: nn.Module, inputs: int) -> Student:
-    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large
-    one.
-    """
-    student = Student(lambda shape: built, spread=Spread())
-    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / student.batch_size)))
-    rate = student.learning_rate if options.learning_rate is None else options.learning_rate
-    return replace(
-        student, epochs=usual if options.epochs is None else options.epochs, learning_rate=rate
+def _student(options: Any, built: nn.Module) -> Student:
+    """The student: with its own number of epochs and learning rate where none are given."""
+    chosen = {"epochs": options.epochs, "learning_rate": options.learning_rate}
+    return Student(
+        lambda shape: built,
+        spread=Spread(),
+        **{name: value for name, value in chosen.items() if value is not None},
     )
