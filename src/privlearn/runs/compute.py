@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import checked, count, one_of
@@ -283,6 +284,11 @@ def _require_known(named: Iterable[str], known: list[str]) -> None:
     if unknown is not None:
         near = get_close_matches(unknown, known, 1)
         meant = f" Did you mean {near[0]}?" if near else ""
+        if "streams" in known:
+            from privlearn.core.streams import Streams  # to name what it takes
+
+            if unknown in signature(Streams.new).parameters:
+                meant = f" The random streams take it: streams=pv.Streams.new({unknown}=...)"
         raise TypeError(
             f"there is no argument {unknown!r}: expected one of {', '.join(known)}.{meant}"
         )

@@ -374,7 +374,13 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
         BadInput: there is no such device here.
     """
     if given is None:
-        return place_of(network)
+        device = place_of(network)
+        if device.type == "meta":
+            raise BadInput(
+                "the network is on the device meta, which holds no weights: load them, or call "
+                "network.to_empty(device=...) and initialise them, before it is trained"
+            )
+        return device
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))
