@@ -1,11 +1,11 @@
 """Private steps of eight networks beside plain ones and beside Opacus, on an accelerator.
 
 `python bench/accelerator.py [--device cuda] [--small] [--only NAME ...] [--ways WAY ...]
-[--seconds S] [--largest] [--out FILE.jsonl] [--noise NUMBERS ...]`. Each network is measured by
-itself and written as soon as it is measured, so that a limit of time loses nothing. A network that
-fails is reported, and the next one is measured. Weights are random, and nothing is downloaded.
-`--small` has the same networks in a size for a processor. A figure is the median of the steps'
-times, device included; memory is the peak above the weights.
+[--seconds S] [--largest] [--profile] [--out FILE.jsonl] [--noise NUMBERS ...]`. Each network is
+measured by itself and written as soon as it is measured, so that a limit of time loses nothing. A
+network that fails is reported, and the next one is measured. Weights are random, and nothing is
+downloaded. `--small` has the same networks in a size for a processor. A figure is the median of the
+steps' times, device included; memory is the peak above the weights.
 """
 
 from __future__ import annotations
@@ -570,6 +570,32 @@ def measure_noise(numbers: int, device: str, steps: int) -> dict[str, Any]:
     return row
 
 
+def profile(network: Network, device: str, steps: int) -> str:
+    """Where a private step's time goes: launches and waits, and the longest kernels."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if torch.device(device).type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    torch.manual_seed(0)
+    step = make_private(network, device)
+    for _ in range(WARM_UP):
+        step()
+    wait(device)
+    with torch.profiler.profile(activities=kinds) as profiler:
+        for _ in range(steps):
+            step()
+        wait(device)
+    events = profiler.key_averages()
+    calls = {event.key: event.count / steps for event in events}
+    asked = {
+        name: round(number, 1)
+        for name, number in calls.items()
+        if any(word in name for word in ("LaunchKernel", "Synchronize", "Memcpy", "Malloc"))
+    }
+    by = "self_device_time_total" if len(kinds) > 1 else "self_cpu_time_total"
+    longest = events.table(sort_by=by, row_limit=12, max_name_column_width=60)
+    return f"{network.name}: a step asks for {asked}\n{longest}"
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Private steps beside plain ones on a device.")
@@ -579,6 +605,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no network after that")
     parser.add_argument("--largest", action="store_true", help="find the largest batches, too")
+    parser.add_argument("--profile", action="store_true", help="say where a step's time goes")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, help="write rows to this file, as JSON lines")
     parser.add_argument(
@@ -598,6 +625,9 @@ def main() -> None:
             continue
         if time.perf_counter() - start > options.seconds:
             print(f"{network.name:24s} left out: no time", flush=True)
+            continue
+        if options.profile:
+            print(profile(network, options.device, options.steps), flush=True)
             continue
         row = measure(network, options.device, options.steps, options.largest, options.ways)
         print(describe(row), flush=True)

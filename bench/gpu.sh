@@ -55,6 +55,8 @@ else
     --noise 1000000 10000000 100000000 1000000000
   part networks 150 40 "$PYTHON" bench/accelerator.py --device "$DEVICE" --seconds 125 \
     --out "$OUT/networks.jsonl"
-  part cifar10 110 3 "$PYTHON" bench/wide_resnet.py --device "$DEVICE" --seconds 60
+  part profile 60 200 "$PYTHON" bench/accelerator.py --device "$DEVICE" --profile --steps 2 \
+    --seconds 35 --only ResNet-18 ViT BERT LoRA MLP
+  part cifar10 100 3 "$PYTHON" bench/wide_resnet.py --device "$DEVICE" --seconds 50
 fi
 echo "everything is in $OUT, after $SECONDS s"
