@@ -1,9 +1,10 @@
 """Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights
 and bounds on vectors.
 
-The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and
-1.41) by examples that meet the stated assumptions. Those here hold for any weights, and are nearly
-attained: tests search for the worst example.
+Of the bounds printed in Harder et al. 2019, appendices E to G, examples that meet the stated
+assumptions exceed those on a and b, by up to 1.68 and 1.40. That on C holds (0.66 was reached),
+but not for the second derivative, which is twice C (1.41). The bounds here hold for any weights,
+and are nearly attained: tests search for the worst example.
 
 Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at
 most `outputs`, and R_h = |w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and
