@@ -394,10 +394,15 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
 
 def _are_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all numbers are finite, with one wait for a device."""
-    answers = [tensor.isfinite().all() for tensor in tensors]
-    if any(type(answer) is not Tensor for answer in answers):  # of parts of what processes share
-        return all(map(bool, answers))
-    return all(torch.stack([answer.to(answers[0].device) for answer in answers]).tolist())
+    answers = []
+    for tensor in tensors:
+        if type(tensor.data) is not Tensor:  # a part of what several processes share
+            if not tensor.isfinite().all():
+                return False
+        elif tensor.numel():  # its largest number: nothing of its size is formed
+            answers.append(torch.linalg.vector_norm(tensor, math.inf).isfinite())
+    together = [answer.to(answers[0].device) for answer in answers]
+    return not together or bool(torch.stack(together).all())
 
 
 def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
