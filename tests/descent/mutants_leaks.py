@@ -141,8 +141,8 @@ MUTANTS = [
     Mutant(
         "rows that are not finite are not spoken of",
         given.warn_of_absent,
-        "if not _are_finite(",
-        "if False and not _are_finite(",
+        "if not all(",
+        "if False and not all(",
         "check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent",
     ),
     Mutant(

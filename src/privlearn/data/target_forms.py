@@ -127,7 +127,7 @@ def advice_on(y: Any) -> str:
         return f"Targets are {name}: give class labels as int64, y.long() of a tensor"
     if len(y.shape) == 1 and _kind(y) == "f":
         return (
-            "Targets are numbers with a point: where they are class labels, give y.long() of a "
+            "Targets are floating-point numbers: where they are class labels, give y.long() of a "
             "tensor, or y.astype('int64') of an array"
         )
     return ""

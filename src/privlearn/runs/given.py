@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -254,9 +255,9 @@ def advising(y: Tensor) -> Iterator[None]:
 
         if not (advice := advice_on(y)):
             raise
-        problem = str(error).partition(". ")[0][:150]
+        problem = shorten(str(error).partition(". ")[0], 150, placeholder=" ...")
         also = ". Or give made_up=" if "made_up" in str(error) else ""
-        raise BadInput(f"{problem}. {advice}{also}") from error
+        raise BadInput(f"{problem.removesuffix('.')}. {advice}{also}") from error
 
 
 #: What `warn_of_absent` says: nothing of how many rows there are, or which.
