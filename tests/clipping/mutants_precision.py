@@ -15,14 +15,14 @@ MUTANTS = [
     Mutant(
         "products stay as they were set",
         precision.single_precision,
-        "_set((setting, _FULL)",
-        "_set((setting, setting.fp32_precision)",
+        "level.turn(full=True)",
+        "pass",
         CHECK,
     ),
     Mutant(
         "settings are not put back",
-        precision._set,
-        "setting.fp32_precision = before",
+        precision.single_precision,
+        "level.turn(full=False)",
         "pass",
         CHECK,
     ),
@@ -56,9 +56,9 @@ MUTANTS = [
     ),
     Mutant(
         "sums are in the caller's precision",
-        precision.single_precision,
-        "_set((setting, _FULL) for setting, _ in reduced)",
-        "_set(())",
+        precision._turned,
+        "level.turn(full=not full)",
+        "pass",
         APART,
     ),
 ]

@@ -11,10 +11,10 @@ accelerator: norms and sums follow from one copy of that (`callers_precision`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -24,8 +24,28 @@ from privlearn.core.devices import on_processor, precision_settings
 _FULL = "ieee"
 
 
-#: Of each block of `single_precision` around: settings, and what the caller has set.
-_lowered: list[list[tuple[Any, str]]] = []
+@final
+class _Level:
+    """What products are computed in, in a block of `single_precision`.
+
+    Args:
+        settings: PyTorch's, and what the caller has set each to.
+        stays: whether it is full precision whatever the caller has set.
+    """
+
+    def __init__(self, settings: list[tuple[Any, str]], *, stays: bool) -> None:
+        self._settings, self.stays = settings, stays
+        self.is_full = False
+
+    def turn(self, *, full: bool) -> None:
+        """Full precision from here on, or what the caller has set."""
+        for setting, before in self._settings:
+            setting.fp32_precision = _FULL if full else before
+        self.is_full = full
+
+
+#: Those of the blocks around, the innermost last.
+_levels: list[_Level] = []
 
 
 @contextmanager
@@ -34,39 +54,39 @@ def single_precision(device: torch.device) -> Iterator[None]:
     back.
     """
     held = [(setting, setting.fp32_precision) for setting in _settings(device.type)]
-    reduced = [(setting, before) for setting, before in held if before != _FULL]
-    _lowered.append([] if on_processor(device) else reduced)
+    level = _Level(held, stays=on_processor(device))
+    _levels.append(level)
     try:
-        with _set((setting, _FULL) for setting, _ in reduced):
-            yield
+        level.turn(full=True)
+        yield
     finally:
-        _lowered.pop()
+        _levels.pop()
+        level.turn(full=False)
 
 
 def callers_precision() -> AbstractContextManager[None]:
     """A block in a block of `single_precision` in which products are in the precision that the
     caller has set; on a processor in full precision.
     """
-    return _set(_lowered[-1] if _lowered else ())
+    return _turned(full=False)
 
 
 def full_precision() -> AbstractContextManager[None]:
     """A block in a block of `callers_precision` in which products are in full precision."""
-    return _set((setting, _FULL) for setting, _ in (_lowered[-1] if _lowered else ()))
+    return _turned(full=True)
 
 
 @contextmanager
-def _set(values: Iterable[tuple[Any, str]]) -> Iterator[None]:
-    """Settings in a block."""
-    held = []
+def _turned(*, full: bool) -> Iterator[None]:
+    level = _levels[-1] if _levels else None
+    if level is None or level.stays or level.is_full == full:
+        yield
+        return
+    level.turn(full=full)
     try:
-        for setting, value in values:
-            held.append((setting, setting.fp32_precision))
-            setting.fp32_precision = value
         yield
     finally:
-        for setting, before in reversed(held):
-            setting.fp32_precision = before
+        level.turn(full=not full)
 
 
 @lru_cache
