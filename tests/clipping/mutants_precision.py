@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "sums are in the caller's precision",
-        precision._turned,
+        precision._set_precision,
         "level.turn(full=not full)",
         "pass",
         APART,

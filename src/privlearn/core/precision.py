@@ -68,16 +68,16 @@ def callers_precision() -> AbstractContextManager[None]:
     """A block in a block of `single_precision` in which products are in the precision that the
     caller has set; on a processor in full precision.
     """
-    return _turned(full=False)
+    return _set_precision(full=False)
 
 
 def full_precision() -> AbstractContextManager[None]:
     """A block in a block of `callers_precision` in which products are in full precision."""
-    return _turned(full=True)
+    return _set_precision(full=True)
 
 
 @contextmanager
-def _turned(*, full: bool) -> Iterator[None]:
+def _set_precision(*, full: bool) -> Iterator[None]:
     level = _levels[-1] if _levels else None
     if level is None or level.stays or level.is_full == full:
         yield

@@ -247,17 +247,21 @@ class Student:
         """Say so where it is hardly better than the same output for all inputs."""
         if self.loss not in ("mse", "cross_entropy") or len(inputs) < _FEW:
             return
-        judged = copy.deepcopy(module)  # a module may count its calls
+        judged, total = copy.deepcopy(module), 0.0  # a module may count its calls
         with torch.no_grad(), generators_at(self.seed):
-            outputs = torch.cat([judged(part) for part in inputs.split(self.batch_size)])  # type: ignore[no-untyped-call]
-        reached = float(_LOSSES[self.loss](outputs, targets))
+            for rows in torch.arange(len(inputs), device="cpu").split(self.batch_size):  # type: ignore[no-untyped-call]
+                total += float(_LOSSES[self.loss](judged(inputs[rows]), targets[rows])) * len(rows)
+        reached = total / len(inputs)
         if self.loss == "mse":
             figure, least = "mean squared error", float(targets.var(0, correction=0).mean())
         else:
-            soft = targets.is_floating_point()
-            shares = targets.mean(0) if soft else F.one_hot(targets, outputs.shape[1]).double()
-            shares = shares.flatten(1).mean(1) if soft else shares.flatten(0, -2).mean(0)
-            figure, least = "cross-entropy", float(torch.special.entr(shares).sum())
+            figure, classes = "cross-entropy", targets[targets >= 0].flatten()
+            shares = (
+                targets.transpose(0, 1).flatten(1).mean(1)
+                if targets.is_floating_point()
+                else torch.bincount(classes).double() / len(classes)
+            )
+            least = float(torch.special.entr(shares).sum())
         if reached > _LEARNED * least:
             warn(
                 f"the student learned little: its {figure} on the answers is {reached:.3g}, and "
