@@ -18,6 +18,7 @@ from privlearn.core.accounting.comparisons import LEAST_SIGMA, highest_order
 from privlearn.core.accounting.events import Repeated
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.errors import BadInput
 from privlearn_studies.charts import (
     BLUE,
     CYCLE,
@@ -119,6 +120,13 @@ def _ways(batches: int) -> tuple[_Way, ...]:
             lambda e: strong_composition(_SIGMA, _RATE, batches * e, _DELTA),
             GREY,
             "-",
+        ),
+        _Way(
+            "random sampling: strong composition, delta in equal parts",
+            bound,
+            lambda e: evenly_composed(_SIGMA, _RATE, batches * e, _DELTA),
+            GREY,
+            "--",
             34.3,
         ),
         _Way(
@@ -198,6 +206,27 @@ def strong_composition(sigma: float, rate: float, steps: int, delta: float) -> f
         ) + steps * amplified * math.expm1(amplified)
         best = min(best, total, steps * amplified)
     return best
+
+
+def evenly_composed(sigma: float, rate: float, steps: int, delta: float) -> float:
+    """The same as it was computed by hand: `delta` in equal parts for the composition and each
+    release, whose epsilon is by the classical formula sqrt(2 ln(1.25 / d)) / sigma.
+
+    Raises:
+        BadInput: the classical formula doesn't hold, since a release's epsilon exceeds 1.
+    """
+    count("steps", steps)
+    valid_delta(delta)
+    part = delta / (steps + 1)
+    alone = math.sqrt(2 * math.log(1.25 * rate / part)) / sigma
+    if alone > 1:
+        raise BadInput(
+            f"the classical formula gives epsilon {alone:.3g} for one release: expected at most 1, "
+            "where it holds. Use `strong_composition`"
+        )
+    amplified = math.log1p(rate * math.expm1(alone))
+    spread = amplified * math.sqrt(2 * steps * math.log(1 / part))
+    return spread + steps * amplified * math.expm1(amplified)
 
 
 def fig2(quick: bool, seeds: int | None, runs: Runs) -> Findings:
