@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from privlearn.core.clipping import randomness
-from privlearn.core.clipping.layout import Layout
+from privlearn.core.clipping.layout import Layout, NotLayerwise
 from privlearn.core.clipping.randomness import RowRandom
 from tests.clipping.checks_draws import (
     NETS,
@@ -70,6 +73,54 @@ def check_masks_of_one_seed_are_the_same_on_all_devices() -> None:
         expected = [number < least for number in near]
         for given in (share, torch.full((len(near),), share, dtype=torch.float64)):
             assert randomness._below(bits, given).tolist() == expected, share
+
+
+class _Kernels(TorchDispatchMode):
+    """Notes which operations are called, and whether fused attention was allowed meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.fused_allowed: set[bool] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.add(func._schema.name)
+        self.fused_allowed.add(torch.backends.cuda.flash_sdp_enabled())
+        return func(*args, **(kwargs or {}))
+
+
+@check
+def check_attention_with_dropout_draws_its_mask_by_key_on_an_accelerator() -> None:
+    """In single operations, which draw by key; without dropout by the fused kernels. The device is
+    one that counts as an accelerator, and the rows are on the processor.
+    """
+    random = RowRandom(torch.device("meta"))
+    random.active, random.cipher = True, "aes"
+    random.begin(bytes(range(16)))
+    random.take(DIGESTS)
+    q = torch.randn(5, 2, 7, 8, generator=torch.Generator().manual_seed(0))
+    fused = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    with random.together(), _Kernels() as without:
+        F.scaled_dot_product_attention(q, q, q)
+        F.scaled_dot_product_attention(q, q, q, None, 0.0)
+    assert fused in without.names
+    for call in (
+        lambda: F.scaled_dot_product_attention(q, q, q, None, 0.5),
+        lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5),
+    ):
+        results = []
+        for _ in range(2):
+            with random.together(), _Kernels() as under:
+                results.append(call())
+            assert fused not in under.names
+            assert under.fused_allowed == {False}
+        assert torch.equal(*results)
+    past_the_mode = torch.ops.aten._scaled_dot_product_flash_attention.default
+    on_meta = q.to("meta")
+    with random.together(), pytest.raises(NotLayerwise, match="for all examples at once"):
+        past_the_mode(on_meta, on_meta, on_meta, 0.5)
 
 
 @check

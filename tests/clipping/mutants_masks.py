@@ -8,6 +8,7 @@ from tests.support.mutant import Mutant, suite_of
 SAME = "check_masks_of_one_seed_are_the_same_on_all_devices"
 ALONE = "check_masks_of_chacha_follow_from_row_call_and_batch_alone"
 ROWS = "check_masks_of_chacha_of_other_rows_do_not_move"
+FUSED = "check_attention_with_dropout_draws_its_mask_by_key_on_an_accelerator"
 LAWS = "check_numbers_of_chacha_have_their_distributions"
 
 MUTANTS = [
@@ -73,6 +74,27 @@ MUTANTS = [
         "self._random.cipher = cipher",
         "pass",
         ROWS,
+    ),
+    Mutant(
+        "a fused kernel draws the mask of attention",
+        randomness._UnfusedUnderDropout.__torch_function__,
+        "if dropout else",
+        "if False else",
+        FUSED,
+    ),
+    Mutant(
+        "dropout given by name goes unseen",
+        randomness._UnfusedUnderDropout.__torch_function__,
+        'kwargs.get("dropout_p", 0.0)',
+        "0.0",
+        FUSED,
+    ),
+    Mutant(
+        "attention is never fused",
+        randomness._UnfusedUnderDropout.__torch_function__,
+        "if dropout else",
+        "if True else",
+        FUSED,
     ),
     Mutant(
         "shares of tensors are turned round",

@@ -24,7 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privlearn.core.clipping.layout import Layout, NotLayerwise
@@ -145,7 +147,27 @@ class _Examples:
 
 def _plain_attention(device: torch.device) -> AbstractContextManager[object]:
     """On an accelerator fused kernels of attention would make their masks themselves."""
-    return nullcontext() if on_processor(device) else sdpa_kernel(SDPBackend.MATH)
+    return nullcontext() if on_processor(device) else _UnfusedUnderDropout()
+
+
+@final
+class _UnfusedUnderDropout(TorchFunctionMode):
+    """While it is active, attention with dropout is computed in single operations, whose mask is
+    drawn by key. Attention without dropout keeps its fused kernels.
+
+    A call that comes past this mode is seen by `_Keyed`, which refuses to draw for several
+    examples at once.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        dropout = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+        with sdpa_kernel(SDPBackend.MATH) if dropout else nullcontext():
+            return func(*args, **kwargs)
 
 
 @final
