@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import time
@@ -113,13 +114,15 @@ def leave() -> None:
     interpreter.
 
     One that asks for it while the interpreter ends would abort the process. They end with the
-    group, so nothing may hold on to that. The script may: then there is only time to wait for.
+    group, so nothing may hold on to that. `DistributedDataParallel` does, in a cycle of references
+    that garbage collection alone frees. The script may: then there is only time to wait for.
     """
     if group := dist.group.WORLD:
         _forget(group)
     left = weakref.ref(group) if group else lambda: None
     del group
     dist.destroy_process_group()
+    gc.collect()
     if left():
         time.sleep(0.2)
 
