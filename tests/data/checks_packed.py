@@ -360,7 +360,8 @@ def check_a_process_reads_its_own_rows_ahead() -> None:
         some: Any = SimpleNamespace(
             indexed=rows, rows=rows, persons=None, row_key=lambda epoch, step: b""
         )
+        session: Any = SimpleNamespace(world=Half(), device=torch.device("cpu"))
         with mock.patch.object(TensorRows, "fetch", watched):
-            samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, Half())]
+            samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, session)]
         wanted = np.concatenate([sample.indices for sample in samples])
         assert sorted(read) == sorted(wanted[wanted % 2 == 0].tolist())

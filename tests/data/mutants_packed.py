@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant(
         "a process reads the rows of all",
         task._with_rows,
-        "world.read(sample.indices)",
+        "session.world.read(sample.indices)",
         "sample.indices",
         "check_a_process_reads_its_own_rows_ahead",
     ),

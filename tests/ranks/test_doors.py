@@ -133,7 +133,11 @@ del model
 )
 
 
-@pytest.mark.parametrize("script", [OWN_GROUP, GARBAGE], ids=["own group", "garbage"])
+@pytest.mark.parametrize(
+    "script",
+    [OWN_GROUP, GARBAGE, GARBAGE + "dist.barrier()\ndist.destroy_process_group()\n"],
+    ids=["own group", "garbage", "garbage after the script left"],
+)
 def test_a_group_that_the_caller_began_is_left_at_the_end(script: str, tmp_path: Path) -> None:
     """Its threads end, too: one that is still there aborts the end of the interpreter now and
     then.
