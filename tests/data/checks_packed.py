@@ -24,7 +24,7 @@ from privlearn.data import dataset, pack, table_files
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.schema import Category, Number, Schema
 from privlearn.errors import BadInput
-from privlearn.training import task
+from privlearn.training import pinned_rows, task
 from privlearn.training.task import Task
 from tests.support.checks import check, must_raise
 
@@ -365,3 +365,33 @@ def check_a_process_reads_its_own_rows_ahead() -> None:
             samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, session)]
         wanted = np.concatenate([sample.indices for sample in samples])
         assert sorted(read) == sorted(wanted[wanted % 2 == 0].tolist())
+
+
+@check
+def check_rows_fetched_ahead_are_those_that_are_asked_for() -> None:
+    """Whichever of a batch, in whatever order, or none of it; one that fails does so alone, when it
+    is asked for.
+    """
+    rows = TensorRows((torch.arange(40.0).view(20, 2), torch.arange(20)))
+    batches = [np.array([3, 4, 9, 12]), np.array([15, 2, 7, 1, 0]), np.array([], np.int64)]
+    at = TensorRows.fetch
+
+    def fails_at_seven(own: TensorRows, places: torch.Tensor) -> Any:
+        if 7 in places.tolist():
+            raise OSError("a row that can't be read")
+        return at(own, places)
+
+    with (
+        mock.patch.object(pinned_rows, "reads_pinned", return_value=True),
+        mock.patch.object(torch.Tensor, "pin_memory", torch.Tensor.clone),
+        mock.patch.object(TensorRows, "fetch", fails_at_seven),
+    ):
+        fetched = pinned_rows.fetch_ahead(rows, batches, torch.device("cpu"), 5.0)
+        for batch, ahead in zip(batches, fetched, strict=True):
+            parts = [batch, batch[1:3], batch[-2:]]
+            wanted = [*parts, batch[::-1], batch[[0] * len(batch)], np.array([19, 3])]
+            for places in (torch.from_numpy(part.copy()) for part in wanted):
+                if 7 in places:
+                    must_raise(OSError, lambda: ahead.fetch(places))  # noqa: B023
+                else:
+                    assert all(map(torch.equal, ahead.fetch(places), at(rows, places)))

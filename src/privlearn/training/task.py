@@ -598,16 +598,10 @@ class Epoch:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task, self.number, session):
             session.keep(step)
-            batch = Batch(
-                sample,
-                rows,
-                self.number,
-                step,
-                self.number * self.steps + step,
-                self.noise_multiplier,
-            )
+            number = self.number * self.steps + step
+            batch = Batch(sample, rows, self.number, step, number, self.noise_multiplier)
             yield batch
-            if session.steps_done != batch.number + 1:
+            if session.steps_done != number + 1:
                 raise BadInput(
                     f"no step was taken on {batch}: call run.step(batch) once, before the next "
                     "batch is asked for"
@@ -635,14 +629,10 @@ def _with_rows(
             waiting.append((step, sample))
             yield session.world.read(sample.indices)
 
-    def key(place: int) -> bytes:
-        return task.row_key(number, waiting[-1][0])
-
     if by_workers:
-        fetched = ahead(task.rows, indices(), key)
+        fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0]))
     else:
-        # for accelerators alone
-        from privlearn.training.pinned_rows import fetch_ahead
+        from privlearn.training.pinned_rows import fetch_ahead  # for accelerators alone
 
         fetched = fetch_ahead(task.rows, indices(), session.device, task.divisor)
     for rows in fetched:
