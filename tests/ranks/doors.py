@@ -253,10 +253,13 @@ def sharded_transformers(folder: Path) -> pv.Result:
 
 
 def sharded_by_settings_of_transformers(folder: Path) -> pv.Result:
-    """The Trainer of transformers, which shards all parameters of a model as its settings say."""
+    """The Trainer of transformers, which shards all parameters of a model as its settings say, and
+    computes activations again.
+    """
     fsdp = {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}
     model = made.gpt2(3, n_layer=2)
-    result = _with_transformers(folder, model, **(fsdp if _several() else {}))
+    settings = {"gradient_checkpointing": True, **(fsdp if _several() else {})}
+    result = _with_transformers(folder, model, **settings)
     gathered_alone = [module for module in model.modules() if isinstance(module, FSDPModule)]
     assert len(gathered_alone) == (3 if _several() else 0)  # two blocks, and what is around them
     return result

@@ -363,6 +363,7 @@ class PrivateTrainer(Trainer):
                 getattr(model, f"{name}_enable")(
                     **{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")}
                 )
+                setattr(self.args, name, False)  # or the trainer does it again, within the run
         group_experts(model)
         self._require_all_trained()
         require_gradients(model, loss, rows)
