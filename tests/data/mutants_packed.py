@@ -118,6 +118,13 @@ MUTANTS = [
         "check_rows_fetched_ahead_are_those_that_are_asked_for",
     ),
     Mutant(
+        "what was written into rows that were fetched ahead is fetched again",
+        pinned_rows.PinnedRows.fetch,
+        "self._waiting[part] = False",
+        "pass",
+        "check_rows_fetched_ahead_are_those_that_are_asked_for",
+    ),
+    Mutant(
         "twins are counted among the rows that are asked",
         dataset.overlap,
         "for value in _hashes(second, kind) if",

@@ -77,17 +77,22 @@ class PinnedRows(Whole):
     ) -> None:
         self.structure, self.inputs, self.like = rows.structure, rows.inputs, rows.like
         self._rows, self._indices, self._fetched = rows, indices, fetched
+        self._waiting = np.ones(len(indices), bool)  # not handed out yet
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def fetch(self, rows: Tensor) -> Leaves:
-        """The tensors of these rows; of a part of the batch they are views, to be copied."""
+        """The tensors of these rows. Memory that was fetched ahead is handed out once: whoever has
+        it may write into it.
+        """
         wanted = rows.cpu().numpy()
         (places,) = np.nonzero(self._indices == wanted[0]) if len(wanted) else ((),)
         for begin in places[:1]:
             part = slice(begin, begin + len(wanted))
-            if np.array_equal(self._indices[part], wanted) and not self._fetched.exception():
+            same = np.array_equal(self._indices[part], wanted) and self._waiting[part].all()
+            if same and not self._fetched.exception():
+                self._waiting[part] = False
                 return tuple(leaf[part] for leaf in self._fetched.result())
         return self._rows.fetch(rows)
 
