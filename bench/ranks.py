@@ -3,8 +3,14 @@ machine.
 
 `python bench/ranks.py [--quick] [--processes N] [--json]`. A network with 397,510 parameters,
 batches of 1,024 rows in all: each of N processes computes its share. Plain steps are PyTorch's own,
-on several processes by `DistributedDataParallel`. Every process has one thread. Figures are medians
-of single steps; what other programs do meanwhile moves them.
+on several processes by `DistributedDataParallel`. Every process has one thread.
+
+Plain and private steps take turns, ten of each, and the numbers of processes take turns in rounds.
+Figures are medians of single steps over all rounds: of the time that passes, and of the first
+process's processor time, which other programs disturb less and which has no waiting in it. Steps
+before are not counted: the first batch of each size is looked at once (does the model keep its
+examples apart?), which takes two passes, and 200 steps meet most sizes. `--first` counts from the
+fourth step, as a short run would.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +33,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import privlearn as pv
 
-ROWS, BATCH, STEPS = 8192, 1024, 40
+ROWS, BATCH = 8192, 1024
+#: Steps that are not counted, turns in a round, steps in a turn, rounds.
+BEFORE, TURNS, STEPS, ROUNDS = 200, 6, 10, 3
 
 
 def network() -> nn.Module:
@@ -42,7 +50,7 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(ROWS, 784, generator=made_up), torch.randint(10, (ROWS,), generator=made_up)
 
 
-def plain(size: int) -> Iterator[None]:
+def plain(size: int) -> Generator[None]:
     """Steps without privacy, one for each item."""
     x, y = rows()
     model: nn.Module = network()
@@ -57,7 +65,7 @@ def plain(size: int) -> Iterator[None]:
         yield
 
 
-def private() -> Iterator[None]:
+def private() -> Generator[None]:
     """Private steps, one for each item."""
     rate = BATCH / ROWS
     plan = pv.Plan(
@@ -73,43 +81,54 @@ def private() -> Iterator[None]:
                 yield
 
 
-def seconds(steps: Callable[[], Iterator[None]], number: int) -> float:
-    """The median of single steps, after a few."""
-    going, times = steps(), []
-    for _ in islice(going, 3):
-        pass
-    start = time.perf_counter()
-    for _ in islice(going, number):
-        times.append(time.perf_counter() - start)
-        start = time.perf_counter()
-    return statistics.median(times)
+def seconds(kinds: dict[str, Generator[None]], before: int, turns: int) -> dict[str, list[float]]:
+    """The seconds of single steps by kind, and of their processor time; the kinds take turns."""
+    found: dict[str, list[float]] = {}
+    for steps in kinds.values():
+        for _ in islice(steps, before):
+            pass
+    for _ in range(turns):
+        for kind, steps in kinds.items():
+            for _ in range(STEPS):
+                start, busy = time.perf_counter(), time.process_time()
+                next(steps)
+                found.setdefault(kind, []).append(time.perf_counter() - start)
+                found.setdefault(f"{kind} busy", []).append(time.process_time() - busy)
+    return found
 
 
-def inside(number: int) -> None:
-    """One of the processes that torchrun started: the first prints the figures. privlearn leaves
-    the group at the end.
+def inside(before: int, turns: int) -> None:
+    """One of the processes that torchrun started, or one by itself: the first prints the figures.
+    privlearn leaves the group at the end.
     """
-    dist.init_process_group("gloo")
-    size = dist.get_world_size()
-    found = {"plain": seconds(lambda: plain(size), number), "private": seconds(private, number)}
-    if dist.get_rank() == 0:
-        print(json.dumps(found))
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    kinds = {"plain": plain(size), "private": private()}
+    figures = seconds(kinds, before, turns)
+    for steps in kinds.values():
+        steps.close()
+    if size == 1 or dist.get_rank() == 0:
+        print(json.dumps(figures))
 
 
-def measured(size: int, number: int) -> dict[str, float]:
+def measured(size: int, before: int, turns: int) -> dict[str, list[float]]:
     """The figures of so many processes; 0: of one that torchrun did not start."""
     agent = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
         if size
         else []
     )
-    command = [sys.executable, *agent, str(Path(__file__)), "--inside", str(number)]
+    words = [str(Path(__file__)), "--inside", str(before), str(turns)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [sys.executable, *agent, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     if done.returncode:
         raise RuntimeError(done.stderr)
-    figures: dict[str, float] = json.loads(done.stdout)
+    figures: dict[str, list[float]] = json.loads(done.stdout)
     return figures
 
 
@@ -117,27 +136,32 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--first", action="store_true", help="count from the fourth step")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--inside", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--inside", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.inside and "RANK" in os.environ:
-        return inside(options.inside)
     if options.inside:
-        found = {
-            "plain": seconds(lambda: plain(1), options.inside),
-            "private": seconds(private, options.inside),
-        }
-        return print(json.dumps(found))
-    number = 5 if options.quick else STEPS
+        return inside(*options.inside)
+    before = 3 if options.first or options.quick else BEFORE
+    rounds, turns = (1, 1) if options.quick else (ROUNDS, TURNS)
     names = {0: "1, without torchrun", 1: "1", options.processes: str(options.processes)}
-    table = {name: measured(size, number) for size, name in names.items()}
+    steps: dict[str, dict[str, list[float]]] = {name: {} for name in names.values()}
+    for _ in range(rounds):
+        for size, name in names.items():
+            for kind, times in measured(size, before, turns).items():
+                steps[name].setdefault(kind, []).extend(times)
+    table = {
+        name: {kind: statistics.median(times) for kind, times in kinds.items()}
+        for name, kinds in steps.items()
+    }
     if options.json:
         return print(json.dumps(table, indent=1))
-    print(f"{'processes':>20} {'plain ms':>10} {'private ms':>11} {'ratio':>6}")
+    print(f"{'processes':>20} {'plain ms':>9} {'private ms':>11} {'ratio':>6} {'busy':>6}")
     for name, own in table.items():
-        ratio = own["private"] / own["plain"]
-        print(f"{name:>20} {1e3 * own['plain']:>10.1f} {1e3 * own['private']:>11.1f} {ratio:>6.2f}")
+        ratio, busy = own["private"] / own["plain"], own["private busy"] / own["plain busy"]
+        times = f"{1e3 * own['plain']:>9.1f} {1e3 * own['private']:>11.1f}"
+        print(f"{name:>20} {times} {ratio:>6.2f} {busy:>6.2f}")
     return None
 
 

@@ -24,7 +24,7 @@ from privlearn.data import dataset, pack, table_files
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.schema import Category, Number, Schema
 from privlearn.errors import BadInput
-from privlearn.training import task
+from privlearn.training import pinned_rows, task
 from privlearn.training.task import Task
 from tests.support.checks import check, must_raise
 
@@ -360,7 +360,41 @@ def check_a_process_reads_its_own_rows_ahead() -> None:
         some: Any = SimpleNamespace(
             indexed=rows, rows=rows, persons=None, row_key=lambda epoch, step: b""
         )
+        session: Any = SimpleNamespace(world=Half(), device=torch.device("cpu"))
         with mock.patch.object(TensorRows, "fetch", watched):
-            samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, Half())]
+            samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, session)]
         wanted = np.concatenate([sample.indices for sample in samples])
         assert sorted(read) == sorted(wanted[wanted % 2 == 0].tolist())
+
+
+@check
+def check_rows_fetched_ahead_are_those_that_are_asked_for() -> None:
+    """Whichever of a batch, in whatever order, or none of it; one that fails does so alone, when it
+    is asked for.
+    """
+    rows = TensorRows((torch.arange(40.0).view(20, 2), torch.arange(20)))
+    batches = [np.array([3, 4, 9, 12]), np.array([15, 2, 7, 1, 0]), np.array([], np.int64)]
+    at = TensorRows.fetch
+
+    def fails_at_seven(own: TensorRows, places: torch.Tensor) -> Any:
+        if 7 in places.tolist():
+            raise OSError("a row that can't be read")
+        return at(own, places)
+
+    with (
+        mock.patch.object(pinned_rows, "reads_pinned", return_value=True),
+        mock.patch.object(torch.Tensor, "pin_memory", torch.Tensor.clone),
+        mock.patch.object(TensorRows, "fetch", fails_at_seven),
+    ):
+        for number in range(6):
+            fetched = pinned_rows.fetch_ahead(rows, batches, torch.device("cpu"), 5.0)
+            for batch, ahead in zip(batches, fetched, strict=True):
+                parts = [batch, batch[1:3], batch[-2:], batch[::-1], batch[[0] * len(batch)]]
+                places = torch.from_numpy([*parts, np.array([19, 3])][number].copy())
+                if 7 in places:
+                    must_raise(OSError, lambda: ahead.fetch(places))  # noqa: B023
+                    continue
+                for _ in range(2):  # what is done with them changes no row
+                    leaves = ahead.fetch(places)
+                    assert all(map(torch.equal, leaves, at(rows, places)))
+                    torch._foreach_zero_(list(leaves))

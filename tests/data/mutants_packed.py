@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from privlearn.core import rows
 from privlearn.data import dataset, packed, tables
-from privlearn.training import task
+from privlearn.training import pinned_rows, task
 from tests.support.mutant import Mutant, suite_of
 
 PACKED, REFUSED = (
@@ -99,9 +99,30 @@ MUTANTS = [
     Mutant(
         "a process reads the rows of all",
         task._with_rows,
-        "world.read(sample.indices)",
+        "session.world.read(sample.indices)",
         "sample.indices",
         "check_a_process_reads_its_own_rows_ahead",
+    ),
+    Mutant(
+        "rows that follow the first one in the batch are taken for those that are asked for",
+        pinned_rows.PinnedRows.fetch,
+        "np.array_equal(self._indices[part], wanted)",
+        "True",
+        "check_rows_fetched_ahead_are_those_that_are_asked_for",
+    ),
+    Mutant(
+        "a row that fails ahead fails the others",
+        pinned_rows.PinnedRows.fetch,
+        "and not self._fetched.exception()",
+        "",
+        "check_rows_fetched_ahead_are_those_that_are_asked_for",
+    ),
+    Mutant(
+        "what was written into rows that were fetched ahead is fetched again",
+        pinned_rows.PinnedRows.fetch,
+        "self._waiting[part] = False",
+        "pass",
+        "check_rows_fetched_ahead_are_those_that_are_asked_for",
     ),
     Mutant(
         "twins are counted among the rows that are asked",

@@ -59,7 +59,6 @@ REFUSED: list[dict[str, Any]] = [
     {"auto_find_batch_size": True},
     {"fp16": True},
     {"deepspeed": "settings.json"},
-    {"fsdp": "full_shard"},
     {"parallelism_config": {"tp_size": 2}},
     {"push_to_hub": True},
     {"include_num_input_tokens_seen": "non_padding"},
@@ -80,6 +79,41 @@ def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Pat
         pv.huggingface.PrivateTrainer(
             made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3
         )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"version": 1},
+        {"cpu_offload": True},
+        {"cpu_ram_efficient_loading": True},
+        {"activation_checkpointing": True},
+        {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 5},
+        {"reshard_after_forward": "hybrid_shard"},
+        {"a setting of later versions": 1},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_settings_of_fsdp_that_are_not_followed(config: dict[str, Any], tmp_path: Path) -> None:
+    args = made.arguments(tmp_path)
+    args.fsdp, args.fsdp_config = True, config
+    with pytest.raises(pv.errors.BadInput, match=next(iter(config))):
+        pv.huggingface.PrivateTrainer(
+            made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3
+        )
+
+
+def test_fsdp_in_the_form_of_before_is_refused(tmp_path: Path) -> None:
+    """As transformers 4 has it; and an optimizer that has the whole model's parameters."""
+    args, model = made.arguments(tmp_path), made.gpt2()
+    rows = {"train_dataset": made.texts(), "epsilon": 8.0, "delta": 1e-3}
+    args.fsdp = ["full_shard"]
+    with pytest.raises(pv.errors.BadInput, match="call fully_shard"):
+        pv.huggingface.PrivateTrainer(model, args, **rows)
+    args.fsdp = True
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(pv.errors.BadInput, match="leave optimizers out"):
+        pv.huggingface.PrivateTrainer(model, args, optimizers=(optimizer, None), **rows)
 
 
 def test_each_refused_setting_is_tried() -> None:

@@ -14,7 +14,7 @@ from tests.support import texts as made
 
 transformers = made.require_transformers()
 
-from privlearn.huggingface import PrivateTrainer, unsupported  # noqa: E402
+from privlearn.huggingface import PrivateTrainer, sharding, unsupported  # noqa: E402
 
 _PAGE = Path(__file__).parents[2] / "docs/trainers.md"
 #: Settings that don't exclude each other, in a few runs.
@@ -92,6 +92,8 @@ RUNS: list[dict[str, Any]] = [
         "fp16_full_eval": True,
         "remove_unused_columns": False,
         "eval_strategy": "epoch",
+        "fsdp": True,  # in one process the model is whole
+        "fsdp_config": {"transformer_layer_cls_to_wrap": ["BertLayer"]},
     },
 ]
 #: Of those that training does not follow, the ones that can be changed on any machine.
@@ -148,6 +150,20 @@ def test_settings_run(number: int, tmp_path: Path) -> None:
     assert trainer.result.facts["steps"] == trainer.state.global_step
     trainer.evaluate()
     assert pv.verify(trainer.publish(tmp_path / "model")).ok
+
+
+def test_blocks_are_sharded_by_themselves_unless_their_weights_are_tied() -> None:
+    """BERT's embeddings are a block of transformers, and tied to its head."""
+    for model, config, blocks in (
+        (made.gpt2(n_layer=2), {}, ["GPT2Block", "GPT2Block"]),
+        (made.bert("ForMaskedLM"), {}, ["BertLayer"]),
+        (made.bert("ForSequenceClassification"), {}, ["BertLayer", "BertEmbeddings"]),
+        (made.gpt2(), {"transformer_layer_cls_to_wrap": "GPT2MLP"}, ["GPT2MLP"]),
+        (made.gpt2(), {"auto_wrap_policy": "NO_WRAP"}, []),
+    ):
+        assert [type(module).__name__ for module in sharding._blocks(model, config)] == blocks
+    with pytest.raises(pv.errors.BadInput, match="no module of it"):
+        list(sharding._blocks(made.gpt2(), {"transformer_layer_cls_to_wrap": ["BertLayer"]}))
 
 
 @pytest.mark.filterwarnings("ignore")

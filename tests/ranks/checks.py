@@ -781,11 +781,14 @@ def check_threads_end_with_the_group() -> None:
 @check
 def check_shards_are_shared_out_equally() -> None:
     """3 processes are refused; every example lies in one process, in the same shard on any number
-    of them.
+    of them, or in parts of one size.
     """
     for size in (0, 3, 6, 12):
         assert "processes" in str(must_raise(BadInput, lambda size=size: ranks._require_size(size)))  # type: ignore[misc]
     drawn = np.flatnonzero(np.random.default_rng(0).random(100) < 0.4)
     for size in (1, 2, 4, 8, 16):
-        own = [Ranks(rank, size).own(drawn) for rank in range(size)]
+        own = [Ranks(rank, size).exact().own(drawn) for rank in range(size)]
         assert sorted(np.concatenate(own)) == list(drawn)
+        parts = [Ranks(rank, size).own(drawn) for rank in range(size)]
+        assert np.array_equal(np.concatenate(parts), drawn)
+        assert np.ptp([len(part) for part in parts]) <= 1

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
@@ -143,11 +143,15 @@ def transformers(folder: Path) -> pv.Result:
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
     """Put the model under FSDP2, where there are several processes."""
-    if os.environ.get("WORLD_SIZE") != "1":
+    if _several():
         if not dist.is_initialized():
             dist.init_process_group("gloo")
         for block in (*blocks, model):
             fully_shard(block)
+
+
+def _several() -> bool:
+    return os.environ.get("WORLD_SIZE") != "1"
 
 
 def _half_frozen() -> Any:
@@ -244,14 +248,42 @@ def sharded_transformers(folder: Path) -> pv.Result:
     chosen = LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], init_lora_weights=False)
     model: Any = made.gpt2(3)
     model = get_peft_model(model, chosen)
-    blocks = [*model.base_model.model.transformer.h]
+    shard(model, [*model.base_model.model.transformer.h])
+    return _with_transformers(folder, model, bf16=True)
+
+
+def sharded_by_settings_of_transformers(folder: Path) -> pv.Result:
+    """The Trainer of transformers, which shards all parameters of a model as its settings say, and
+    computes activations again.
+    """
+    fsdp = {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}
+    model = made.gpt2(3, n_layer=2)
+    settings = {"gradient_checkpointing": True, **(fsdp if _several() else {})}
+    result = _with_transformers(folder, model, **settings)
+    gathered_alone = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    assert len(gathered_alone) == (3 if _several() else 0)  # two blocks, and what is around them
+    return result
+
+
+def sharded_by_a_setting_of_transformers(folder: Path) -> pv.Result:
+    """The same by `fsdp="full_shard"`, in bfloat16, with adapters (LoRA)."""
+    from peft import LoraConfig, get_peft_model
+
+    chosen = LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], init_lora_weights=False)
+    model: Any = get_peft_model(made.gpt2(3), chosen)
+    fsdp = {"fsdp": "full_shard auto_wrap"} if _several() else {}
+    result = _with_transformers(folder, model, bf16=True, **fsdp)
+    assert is_sharded(model) == _several()
+    return result
+
+
+def _with_transformers(folder: Path, model: Any, **settings: Any) -> pv.Result:
     args = made.arguments(
-        folder.parent / "progress_of_shards",
+        folder.parent / f"progress of {folder.name}",
         save_strategy="steps",
         save_steps=4,
-        bf16=True,
+        **settings,
     )
-    shard(model, blocks)
     trainer = pv.huggingface.PrivateTrainer(
         model,
         args,
@@ -302,6 +334,8 @@ DOORS = {
     "lightning": lightning,
     "opacus": opacus,
     "sharded_accelerate": sharded_accelerate,
+    "sharded_by_settings_of_transformers": sharded_by_settings_of_transformers,
+    "sharded_by_a_setting_of_transformers": sharded_by_a_setting_of_transformers,
     "sharded_lightning": sharded_lightning,
     "sharded_transformers": sharded_transformers,
     "transformers": transformers,

@@ -177,6 +177,13 @@ MUTANTS = [
         SHARDS,
     ),
     Mutant(
+        "an example is computed in two processes",
+        ranks.Ranks.own,
+        "np.array_split(examples, self.size)[self.rank]",
+        "examples[self.rank * (len(examples) // self.size) :]",
+        SHARDS,
+    ),
+    Mutant(
         "any number of processes shares the shards",
         ranks._require_size,
         "size & (size - 1)",
@@ -397,7 +404,7 @@ MUTANTS = [
     Mutant(
         "something holds on to the group",
         process_group.leave,
-        "_forget(group)",
+        "_forget()",
         "pass",
         "check_threads_end_with_the_group",
     ),

@@ -80,14 +80,17 @@ def test_lightnings_own_launcher(tmp_path: Path) -> None:
     [
         pytest.param("accelerate", marks=pytest.mark.nightly),
         pytest.param("lightning", marks=pytest.mark.nightly),
-        "transformers",
+        pytest.param("transformers", marks=pytest.mark.nightly),
+        pytest.param("by_settings_of_transformers", marks=pytest.mark.nightly),
+        "by_a_setting_of_transformers",
     ],
 )
 def test_models_under_fsdp2_in_other_loops(name: str, tmp_path: Path) -> None:
     """In bfloat16, with frozen parameters or adapters: what one process trains with the whole
     model.
     """
-    for module in ("lightning.pytorch",) if name == "lightning" else (name, "peft"):
+    library = name.rpartition("_")[2]
+    for module in ("lightning.pytorch",) if library == "lightning" else (library, "peft"):
         pytest.importorskip(module, reason=f"{module} is not installed")
     two = tmp_path / "two"
     two.mkdir()
@@ -114,13 +117,32 @@ dist.init_process_group("gloo")
 assert launched().size == 2
 import torch.distributed.nn.functional  # as optimizers do; it holds on to the group
 """
+#: A model that held the group is garbage, in a cycle of references, when the script ends.
+GARBAGE = (
+    OWN_GROUP
+    + """
+import gc
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+gc.disable()
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+del model
+"""
+)
 
 
-def test_a_group_that_the_caller_began_is_left_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [OWN_GROUP, GARBAGE, GARBAGE + "dist.barrier()\ndist.destroy_process_group()\n"],
+    ids=["own group", "garbage", "garbage after the script left"],
+)
+def test_a_group_that_the_caller_began_is_left_at_the_end(script: str, tmp_path: Path) -> None:
     """Its threads end, too: one that is still there aborts the end of the interpreter now and
     then.
     """
-    with started(2, tmp_path, "-c", OWN_GROUP) as both:
+    with started(2, tmp_path, "-c", script) as both:
         assert both.end() == ([0, 0], ["left\n"] * 2)
 
 

@@ -166,10 +166,10 @@ MUTANTS = [
         "checkpoints run ahead of the steps",
         task.Epoch._draw,
         "drawn = session.drawn(self.number, self.noise_multiplier, task.present)\n"
-        "    for step, sample, rows in _with_rows(drawn, task, self.number, session.world):\n"
+        "    for step, sample, rows in _with_rows(drawn, task, self.number, session):\n"
         "        session.keep(step)\n",
         "drawn = session.batches(self.number, self.noise_multiplier, task.present)\n"
-        "    for step, sample, rows in _with_rows(drawn, task, self.number, session.world):\n",
+        "    for step, sample, rows in _with_rows(drawn, task, self.number, session):\n",
         AHEAD,
     ),
     Mutant(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.auditing import Transcript, commit, replay
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.core.clipping.randomness import RowRandom
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.core.precision import single_precision
+from privlearn.core.rows import TensorRows
 from privlearn.core.streams import CIPHER
 from privlearn.errors import BadInput
 from privlearn.runs.transcript import CommittedSecret
+from privlearn.training import pinned_rows
 from tests.support.devices import DEVICES, run_on_the_simulated_device
 from tests.support.registries import completed
 from tests.support.simulated.device import is_installed
@@ -282,6 +287,90 @@ def test_a_recorded_run_is_replayed_on_the_processor(device: str, tmp_path: Path
     if device != "cpu":  # to the bit another device may compute otherwise
         with pytest.raises(BadInput, match="device"):
             replay(folder, train_on("cpu"), rows, steps=6)
+
+
+class Prefetched:
+    """Runs with rows that are fetched ahead, or not; which rows fail, and how many parts of batches
+    were there when they were asked for.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, failing: int | None = None) -> None:
+        fetch, ahead = TensorRows.fetch, pinned_rows.PinnedRows.fetch
+        self.asked, self.fetched_late = 0, 0
+        within: list[bool] = []
+
+        def fetch_or_fail(rows: TensorRows, places: Tensor) -> Any:
+            if failing is not None and failing in places.tolist():
+                raise OSError("a row that can't be read")
+            self.fetched_late += bool(within) and current_thread() is main_thread()
+            return fetch(rows, places)
+
+        def count(rows: Any, places: Tensor) -> Any:
+            self.asked += 1
+            within.append(True)
+            try:
+                return ahead(rows, places)
+            finally:
+                within.pop()
+
+        patch.setattr(TensorRows, "fetch", fetch_or_fail)
+        patch.setattr(pinned_rows.PinnedRows, "fetch", count)
+
+
+@DEVICES
+@pytest.mark.parametrize("sampling", [pv.Poisson(0.2), pv.Shuffle(16)], ids=["poisson", "shuffle"])
+def test_rows_that_are_fetched_ahead_change_nothing(
+    device: str, sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in one physical batch, nor in several; they are fetched once."""
+    for microbatch in (None, 5):
+        ends = []
+        for largest in (0, pinned_rows.LARGEST):
+            monkeypatch.setattr(pinned_rows, "LARGEST", largest)
+            with monkeypatch.context() as patch:
+                counts = Prefetched(patch)
+                options = {"sampling": sampling, "microbatch": microbatch}
+                result = trained(device, "mlp with dropout", **options)
+            ends.append((weights(result), result.ledger.event))
+            assert (counts.asked > 0) == (largest > 0 and device != "cpu")
+            # but for the examples that are compared with autograd's
+            assert counts.fetched_late <= counts.asked / 2
+        assert torch.equal(ends[0][0], ends[1][0])
+        assert ends[0][1] == ends[1][1]
+
+
+@DEVICES
+def test_a_row_that_fails_ahead_is_absent_in_its_own_batch(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches before it are what they are without; the others of its batch count."""
+    figures = []
+    for largest in (0, pinned_rows.LARGEST):
+        monkeypatch.setattr(pinned_rows, "LARGEST", largest)
+        with monkeypatch.context() as patch:
+            Prefetched(patch, failing=7)
+            result = trained(device, "linear", sampling=pv.Shuffle(16))
+        figures.append((weights(result), result.private_diagnostics))
+    assert torch.equal(figures[0][0], figures[1][0])
+    assert str(figures[0][1]) == str(figures[1][1])
+    monkeypatch.undo()
+    assert not torch.equal(
+        figures[0][0], weights(trained(device, "linear", sampling=pv.Shuffle(16)))
+    )
+
+
+@DEVICES
+def test_what_was_fetched_for_a_batch_that_never_ran_costs_nothing(device: str) -> None:
+    """It was drawn, too, and its rows are private: the ledger has the steps that were taken."""
+    plan = pv.Plan(pv.Poisson(0.2), 2, pv.schedules.Constant(1.0), Flat(0.5), examples=60)
+    ledger = pv.Ledger()
+    options = {"ledger": ledger, "streams": pv.Streams.new(3), "device": device}
+    with pv.Run(plan, network("linear"), LOSS, data(), **options) as run:
+        for number, batch in enumerate(run.batches()):
+            if number == 3:
+                break
+            run.step(batch)
+    assert ledger.event == compose([Repeated(PoissonSampled(0.2, Gaussian(1.0)), 3)])
 
 
 #: Files with tests of the simulated device.

@@ -39,6 +39,7 @@ from privlearn.huggingface.fixed_length import (
 )
 from privlearn.huggingface.number_ranges import ranges_of
 from privlearn.huggingface.pretrained import publish_pretrained
+from privlearn.huggingface.sharding import require_sharding, shard_model
 from privlearn.huggingface.trainer_state import TrainerState
 from privlearn.huggingface.unsupported import (
     no_columns,
@@ -172,10 +173,14 @@ class PrivateTrainer(Trainer):
         generates = isinstance(self, Seq2SeqTrainer)
         if args is not None:
             require_arguments(args, generates=generates)
+            if args.fsdp:
+                require_sharding(args)
         dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
         super().__init__(model=model, args=_own_arguments(args), **arguments)
         require_arguments(self.args, generates=generates)
+        if args is not None and args.fsdp:
+            self._shard(args)
         self._require_optimizer()
         for name, length in (
             ("max_length", privacy.get("max_length")),
@@ -358,6 +363,7 @@ class PrivateTrainer(Trainer):
                 getattr(model, f"{name}_enable")(
                     **{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")}
                 )
+                setattr(self.args, name, False)  # or the trainer does it again, within the run
         group_experts(model)
         self._require_all_trained()
         require_gradients(model, loss, rows)
@@ -440,6 +446,15 @@ class PrivateTrainer(Trainer):
     def _private_class(cls) -> type:
         """The class whose steps are private; a subclass of it may not change them."""
         return PrivateTrainer
+
+    def _shard(self, args: Any) -> None:
+        """Share the model's parameters out among the processes, as the settings ask."""
+        if self.optimizer is not None:
+            raise BadInput(
+                "optimizers= has an optimizer of the whole model's parameters, and fsdp shards "
+                "them: leave optimizers out and set TrainingArguments.optim, or leave fsdp out"
+            )
+        shard_model(self.model, args)
 
     def _require_optimizer(self) -> None:
         """Make the optimizer and the schedule of the settings once, on a copy: what they lack is
@@ -682,6 +697,8 @@ def _own_arguments(args: Any) -> Any:
     copied.gradient_accumulation_steps, copied.max_grad_norm = 1, 0.0
     copied.bf16, copied.ignore_data_skip = False, True
     copied.mixed_precision = "no"
+    if copied.fsdp:  # the model is sharded here
+        copied.fsdp = copied.fsdp_plugin_args = None
     copied.restore_callback_states_from_checkpoint = False  # the run's checkpoint has them
     copied._n_gpu = min(1, copied.n_gpu)
     return copied

@@ -56,13 +56,6 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         bool,
         "each process holds the whole model, and takes a part of each batch: leave it out",
     ),
-    "fsdp": (
-        bool,
-        (
-            "call fully_shard on the model's blocks and on the model before it is given to the "
-            "trainer (docs/distributed.md), and leave it out"
-        ),
-    ),
     "parallelism_config": (
         bool,
         "each process holds the whole model, and takes a part of each batch: leave it out",
@@ -149,6 +142,8 @@ RUNS = frozenset(
         "seed",
         "data_seed",
         "use_cpu",
+        "fsdp",
+        "fsdp_config",
         "dataloader_num_workers",
         "remove_unused_columns",
         "label_names",
@@ -162,7 +157,6 @@ NOT_FOLLOWED = frozenset(
         "average_tokens_across_devices",
         "optim_target_modules",
         "tf32",
-        "fsdp_config",
         "liger_kernel_config",
         "log_on_each_node",
         "log_level_replica",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import time
@@ -106,6 +107,9 @@ def _end() -> None:
         with suppress(RuntimeError):
             dist.barrier(async_op=True).wait(timeout=timedelta(seconds=30))
         leave()
+    else:  # the script left it by itself, and what holds on to it is left to us
+        _forget()
+        gc.collect()
 
 
 def leave() -> None:
@@ -113,26 +117,29 @@ def leave() -> None:
     interpreter.
 
     One that asks for it while the interpreter ends would abort the process. They end with the
-    group, so nothing may hold on to that. The script may: then there is only time to wait for.
+    group, so nothing may hold on to that. `DistributedDataParallel` does, in a cycle of references
+    that garbage collection alone frees. The script may: then there is only time to wait for.
     """
     if group := dist.group.WORLD:
-        _forget(group)
+        _forget()
     left = weakref.ref(group) if group else lambda: None
     del group
     dist.destroy_process_group()
+    gc.collect()
     if left():
         time.sleep(0.2)
 
 
-def _forget(group: object) -> None:
-    """Take `group` out of PyTorch's own functions: the defaults of a module that was imported after
-    it began.
+def _forget() -> None:
+    """Take groups out of PyTorch's own functions: the defaults of a module that was imported after
+    one began.
     """
     functions = vars(sys.modules.get("torch.distributed.nn.functional", dist)).values()
     for function in functions:
         if isinstance(function, FunctionType) and any(
-            default is group for default in function.__defaults__ or ()
+            isinstance(default, dist.ProcessGroup) for default in function.__defaults__ or ()
         ):
             function.__defaults__ = tuple(
-                None if default is group else default for default in function.__defaults__ or ()
+                None if isinstance(default, dist.ProcessGroup) else default
+                for default in function.__defaults__ or ()
             )

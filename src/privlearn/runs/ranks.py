@@ -1,11 +1,11 @@
 """In data parallel training on torch.distributed all processes draw the same batch, and each
-computes its shards of it.
+computes a part of it.
 
-Rows belong to a fixed number of logical shards, row i to shard i % 8. In floating point a process
-computes its shards at once, and sums differ by rounding. With noise on a grid the processes share
-out what one process would compute at once, chunk by chunk, and the chunks' sums are added up as a
-tree of halves, in double precision: a sum has the same bits whether its chunks lie on 1, 2, 4 or 8
-processes. (Of a model under FSDP2 each shard is computed by itself, and sums are exact.) Each
+In floating point each process computes an equal part of the batch, and sums differ by rounding.
+With noise on a grid the processes share out what one process would compute at once, chunk by chunk,
+and the chunks' sums are added up as a tree of halves, in double precision: a sum has the same bits
+whether its chunks lie on 1, 2, 4 or 8 processes. Of a model under FSDP2 rows belong to a fixed
+number of logical shards, row i to shard i % 8: each is computed by itself, and sums are exact. Each
 process has a slice of the sum, and adds noise to it: every number has its place in one keyed
 stream. Then all processes are handed all slices.
 """
@@ -131,7 +131,12 @@ class Ranks(World):
         return range(self.rank * each, (self.rank + 1) * each)
 
     def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of the examples that all processes drew alike, those that this one computes."""
+        """Of the examples that all processes drew alike, those that this one computes: an equal
+        part, or its shards.
+        """
+        if not self.sharded:  # or the processes would wait for the one with most examples
+            part: NDArray[np.int64] = np.array_split(examples, self.size)[self.rank]
+            return part
         shard = examples % self.shards
         local_examples: NDArray[np.int64] = examples[
             (shard >= self._own_shards.start) & (shard < self._own_shards.stop)

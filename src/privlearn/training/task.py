@@ -29,8 +29,8 @@ from privlearn.core.clipping.model_check import (
     require_separate,
 )
 from privlearn.core.clipping.sharded.models import is_sharded, require_plain
+from privlearn.core.devices import on_processor
 from privlearn.core.plan import Plan
-from privlearn.core.processes import World
 from privlearn.core.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.core.sampling import Sample
 from privlearn.core.schedules import Schedule, spec
@@ -596,18 +596,12 @@ class Epoch:
 
     def _draw(self, session: TrainingSession, task: Task) -> Generator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
-        for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
+        for step, sample, rows in _with_rows(drawn, task, self.number, session):
             session.keep(step)
-            batch = Batch(
-                sample,
-                rows,
-                self.number,
-                step,
-                self.number * self.steps + step,
-                self.noise_multiplier,
-            )
+            number = self.number * self.steps + step
+            batch = Batch(sample, rows, self.number, step, number, self.noise_multiplier)
             yield batch
-            if session.steps_done != batch.number + 1:
+            if session.steps_done != number + 1:
                 raise BadInput(
                     f"no step was taken on {batch}: call run.step(batch) once, before the next "
                     "batch is asked for"
@@ -617,13 +611,14 @@ class Epoch:
 
 
 def _with_rows(
-    drawn: Iterator[tuple[int, Sample]], task: Task, number: int, world: World
+    drawn: Iterator[tuple[int, Sample]], task: Task, number: int, session: TrainingSession
 ) -> Iterator[tuple[int, Sample, Rows]]:
-    """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from
-    a batch's key.
+    """Each sample with its rows, which are fetched ahead where that gains time: those of this
+    process, made afresh from a batch's key.
     """
     indexed = task.indexed
-    if indexed is None or not (indexed.workers or indexed.fresh) or task.persons is not None:
+    by_workers = indexed is not None and bool(indexed.workers or indexed.fresh)
+    if task.persons is not None or (on_processor(session.device) and not by_workers):
         for step, sample in drawn:
             yield step, sample, task.rows
         return
@@ -632,7 +627,13 @@ def _with_rows(
     def indices() -> Iterator[NDArray[np.int64]]:
         for step, sample in drawn:
             waiting.append((step, sample))
-            yield world.read(sample.indices)
+            yield session.world.read(sample.indices)
 
-    for rows in ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0])):
+    if by_workers:
+        fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0]))
+    else:
+        from privlearn.training.pinned_rows import fetch_ahead  # for accelerators alone
+
+        fetched = fetch_ahead(task.rows, indices(), session.device, task.divisor)
+    for rows in fetched:
         yield *waiting.popleft(), rows
