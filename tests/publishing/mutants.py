@@ -190,8 +190,8 @@ MUTANTS = [
     ),
     Mutant(
         "weights are read again unchecked",
-        folder.weights,
-        "hashlib.sha256(content).hexdigest() != contents.digests.get(name)",
+        folder.content,
+        "hashlib.sha256(read_now).hexdigest() != contents.digests.get(name)",
         "False",
         "check_what_is_loaded_is_what_was_checked",
     ),
