@@ -289,6 +289,13 @@ STUDIES = (
         False,
     ),
     Study(
+        "dfs-recovery",
+        f"{_SHEN}, Theorem 8",
+        "how many rows private selection needs to choose exactly the true features",
+        "shen2021.recovery:run",
+        False,
+    ),
+    Study(
         "dfs-cifar10",
         f"{_SHEN}, Figure 3",
         "features of CIFAR-10: released rows, statistics and DP-SGD",

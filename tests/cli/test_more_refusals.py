@@ -30,7 +30,7 @@ from privlearn.errors import (
     PrivlearnError,
     UnsupportedEvent,
 )
-from privlearn.publishing import folder
+from privlearn.publishing import new_folder
 from tests.support.nets import cross_entropy, small_data
 from tests.support.steps import EachStep
 
@@ -331,7 +331,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),  # type: ignore[arg-type]
     "a model for a result": (lambda: pv.publish(net(), "out"), ("result is a Linear", "dpsgd")),  # type: ignore[arg-type]
     "a folder without a name": (
-        lambda: folder.require_free(""),
+        lambda: new_folder.require_free(""),
         ("names no new folder", "runs/model"),
     ),
     "no classes": (

@@ -23,6 +23,7 @@ from privlearn.data import formats, named
 from privlearn.transforms import made_up_images
 from privlearn_segmentation import Start, Training, public_network
 from privlearn_segmentation import hippocampus as hippocampus_module
+from tests.pages.page_blocks import blocks
 
 _ROWS, _TEST_ROWS = 300, 60
 #: Of the hippocampus volumes: records; the other parts are as large as they are.
@@ -156,6 +157,13 @@ def people(folder: Path) -> None:
     _table(folder / "census.csv", heads, table[:50])
 
 
+def people_with_schema(folder: Path) -> None:
+    """people.csv and its schema, that of docs/data.md."""
+    people(folder)
+    (schema,) = [each.text for each in blocks("docs/data.md") if each.language == "toml"][:1]
+    (folder / "people.toml").write_text(schema)
+
+
 def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([heads, *lines])
@@ -230,6 +238,7 @@ class Page:
 
 NEEDS: dict[str, Page] = {
     "docs/command-line.md": Page(files=patients),
+    "docs/methods.md": Page(files=people_with_schema),
     "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),

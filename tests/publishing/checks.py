@@ -24,7 +24,7 @@ from privlearn._storage import canonical
 from privlearn.core import sampling, streams
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, model, publish, signing
+from privlearn.publishing import certificate, folder, keys, model, new_folder, publish, signing
 from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 from tests.publishing import edwards
@@ -698,7 +698,7 @@ def check_nothing_published_is_overwritten() -> None:
             "file/below",
         ):
             must_raise(
-                BadInput, lambda name=name: folder.require_free(place / name if name else name)
+                BadInput, lambda name=name: new_folder.require_free(place / name if name else name)
             )  # type: ignore[misc]
             must_raise(PrivlearnError, lambda name=name: published(place, name))  # type: ignore[misc]
         assert (place / "file").read_text() == "precious"

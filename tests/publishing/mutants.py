@@ -5,7 +5,16 @@ catch.
 from __future__ import annotations
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, libraries, model, signing, verify
+from privlearn.publishing import (
+    certificate,
+    folder,
+    keys,
+    libraries,
+    model,
+    new_folder,
+    signing,
+    verify,
+)
 from tests.support.mutant import Mutant, suite_of
 
 BASE = "check_an_adapters_card_names_what_its_configuration_says"
@@ -181,8 +190,8 @@ MUTANTS = [
     ),
     Mutant(
         "weights are read again unchecked",
-        folder.weights,
-        "hashlib.sha256(content).hexdigest() != contents.digests.get(name)",
+        folder.content,
+        "hashlib.sha256(read_now).hexdigest() != contents.digests.get(name)",
         "False",
         "check_what_is_loaded_is_what_was_checked",
     ),
@@ -202,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "drafts stay behind",
-        folder.write,
+        new_folder.write,
         "shutil.rmtree(draft, ignore_errors=True)",
         "pass",
         "check_a_failed_write_leaves_nothing",
@@ -216,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "dangling links count as free",
-        folder.require_free,
+        new_folder.require_free,
         "path.lstat()",
         "path.stat()",
         "check_nothing_published_is_overwritten",

@@ -20,7 +20,7 @@ import pytest
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.publishing import folder
+from privlearn.publishing import new_folder
 from tests.publishing.checks import published
 
 NAMES = ("model.safetensors", "config.json", "README.md", "card.html", "privacy.json")
@@ -107,7 +107,7 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
         mock.patch("os.access", return_value=False),
         pytest.raises(BadInput, match="not a folder that you may write to"),
     ):
-        folder.require_free(tmp_path / "model")
+        new_folder.require_free(tmp_path / "model")
     with (
         mock.patch("pathlib.Path.mkdir", side_effect=OSError(30, "Read-only file system")),
         pytest.raises(BadInput, match="Read-only file system"),

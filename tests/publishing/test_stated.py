@@ -15,7 +15,7 @@ import privlearn as pv
 from privlearn.core.accounting.events import compose
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.publishing import certificate, folder, model, publish, signing
+from privlearn.publishing import certificate, model, new_folder, publish, signing
 from tests.publishing.checks import body_of, forge, key_in, published
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_written_below_a_program(tmp_path: Path) -> None:
     program.write_text("")
     program.chmod(0o777)
     with pytest.raises(BadInput, match="not a folder"):
-        folder.require_free(program / "model")
+        new_folder.require_free(program / "model")
 
 
 def test_what_is_not_to_be_published_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from privlearn.core.streams import Streams
 from privlearn.data.named import load
@@ -20,14 +21,14 @@ from privlearn.methods.statistics.plan import FisherPlan
 from privlearn.models.networks import build
 from privlearn_studies.data import TASKS
 from privlearn_studies.runs import Outcome
-from privlearn_studies.shen2021 import grids, published, releases, sizes, toy
+from privlearn_studies.shen2021 import grids, published, recovery, releases, sizes, toy
 from privlearn_studies.shen2021.grids import Grid, Tried
 from privlearn_studies.shen2021.releases import ReleaseSetting
 from privlearn_studies.shen2021.toy import Sparse
 from tests.studies.checks import reproduces
 from tests.support.checks import check
 
-CACHED = (releases.parts, releases._whole, releases.plan_of, releases._order)
+CACHED = (releases.parts, releases._whole, releases.plan_of, releases._order, recovery.plan_of)
 
 
 @contextmanager
@@ -103,6 +104,49 @@ def check_rows_of_the_toy_are_released_at_the_epsilon() -> None:
             assert plan.guarantee(1e-5).epsilon <= 10.0
             assert plan.rest_norm == pytest.approx(1.5 * math.sqrt(kept))
     assert toy.noise_std(100) == pytest.approx(10 * toy.noise_std(1), rel=1e-3)
+
+
+@check
+def check_recovery_is_how_often_all_signals_lead() -> None:
+    """The closed form is counted on scores that are drawn, with one variance and with many; the
+    proof's bound is below it, and near it where it is near 1.
+    """
+    rng = np.random.default_rng(0)
+    for law in (
+        recovery.Scores(1.0, 0.25),
+        recovery.Scores(1.0, 0.15),
+        recovery.Scores(1.0, 0.2, 0.6, 0.4),
+    ):
+        means = np.where(np.arange(60) < 4, law.gap, 0.0)
+        d = rng.normal(means, law.deviation, (6000, 60))
+        squares = np.maximum(1 + law.spread * rng.standard_normal(d.shape), law.floor)
+        scores = np.abs(d) / np.sqrt(squares)
+        counted = float((scores[:, :4].min(1) > scores[:, 4:].max(1)).mean())
+        said, least = law.recovery(60, 4), law.bound(60, 4)
+        assert said == pytest.approx(counted, abs=0.02), law
+        assert least <= said, law
+    x = np.linspace(0.0, 1.5, 3001)
+    above, below = stats.norm.sf(x / 0.15), stats.norm.cdf((x - 1) / 0.15)
+    wrong = 56 * 2 * above + 4 * (below - stats.norm.cdf((-x - 1) / 0.15))
+    assert recovery.Scores(1.0, 0.15).bound(60, 4) == pytest.approx(1 - wrong.min(), abs=1e-4)
+    assert recovery.Scores(0.0, 1.0).recovery(12, 3) == pytest.approx(1 / math.comb(12, 3), rel=0.1)
+
+
+@check
+def check_theory_has_the_noise_of_the_release() -> None:
+    """The law's deviations are those of what `select_features` releases at that many rows."""
+    rows = 400
+    x, y = Sparse(500, rows // 2, 10).draw(np.random.default_rng(0))
+    for criterion in ("distance", "t"):
+        plan = recovery.plan_of(criterion)
+        assert 1.99 < plan.guarantee(1e-5).epsilon <= 2.0
+        out = recovery.select_features(plan, (x, y), streams=Streams.new(0)).statistics
+        assert out is not None
+        law = recovery.scores_of(criterion, rows)
+        noise = math.sqrt(2) * out.sum_std / (rows / 2)
+        assert law.deviation == pytest.approx(math.hypot(noise, math.sqrt(4 / rows)))
+        assert law.floor == pytest.approx(out.moment_std / rows)
+    assert recovery.scores_of(None, rows).deviation == pytest.approx(0.1)
 
 
 # Released features

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.methods.statistics import advice
-from privlearn_studies.shen2021 import grids, published, releases, sizes, toy
+from privlearn_studies.shen2021 import grids, published, recovery, releases, sizes, toy
 from tests.studies import checks_shen2021 as dfs_study_checks
 from tests.support.mutant import Mutant, suite_of
 
@@ -35,6 +35,34 @@ MUTANTS = [
         "_NORM * math.sqrt(kept)",
         "_NORM * kept",
         "check_rows_of_the_toy_are_released_at_the_epsilon",
+    ),
+    Mutant(
+        "one feature with signal is enough",
+        recovery.Scores.recovery,
+        "** signals",
+        "** 1",
+        "check_recovery_is_how_often_all_signals_lead",
+    ),
+    Mutant(
+        "features without signal are not counted in the bound",
+        recovery.Scores.bound,
+        "(features - signals) *",
+        "",
+        "check_recovery_is_how_often_all_signals_lead",
+    ),
+    Mutant(
+        "theory without the noise of the second class",
+        recovery.scores_of,
+        "8 * (noise / rows) ** 2",
+        "4 * (noise / rows) ** 2",
+        "check_theory_has_the_noise_of_the_release",
+    ),
+    Mutant(
+        "selection at twice the epsilon",
+        recovery.plan_of,
+        "epsilon=_EPSILON",
+        "epsilon=2 * _EPSILON",
+        "check_theory_has_the_noise_of_the_release",
     ),
     Mutant(
         "twice the epsilon",

@@ -15,7 +15,7 @@ import pytest
 from privlearn_studies import registry
 from privlearn_studies.report import Findings, save
 from privlearn_studies.runs import FILE, Call, Outcome, Runs, Store
-from privlearn_studies.shen2021 import features, grids, releases, sizes, toy
+from privlearn_studies.shen2021 import features, grids, recovery, releases, sizes, toy
 from privlearn_studies.shen2021.releases import ReleaseSetting
 from tests.studies import checks_shen2021 as dfs_study_checks
 from tests.support.checks import CHECKS
@@ -52,6 +52,15 @@ def test_the_toy_has_its_least_error_inside() -> None:
         for kept in (10, 1000):
             closed = found[f"first {kept}, noise {noise}", f"{error}: closed form, means learned"]
             assert found[f"first {kept}, noise {noise}", error] == pytest.approx(closed, abs=0.02)
+
+
+def test_selection_is_exact_where_the_closed_form_says() -> None:
+    """Of 24 seeds as many as a binomial law allows, on the slope and on both sides of it."""
+    for rows, criterion in ((500, "distance"), (850, "distance"), (1000, "t"), (2000, "t")):
+        exact = sum(recovery.chosen(criterion, rows, seed) == 1.0 for seed in range(24))
+        said = recovery.scores_of(criterion, rows).recovery(500, 10)
+        assert abs(exact - 24 * said) <= 4 * np.sqrt(24 * said * (1 - said)) + 0.5
+    assert [recovery.chosen(None, 250, seed) for seed in range(3)] == [1.0] * 3
 
 
 def test_true_features_are_found_where_noise_is_small() -> None:

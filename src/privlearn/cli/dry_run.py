@@ -8,7 +8,7 @@ from privlearn.cli import screen
 from privlearn.cli.jobs import Job
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing.folder import require_free
+from privlearn.publishing.new_folder import require_free
 from privlearn.training.rehearsal import Rehearsal, rehearse
 
 #: How gradients of single examples are computed, in words.

@@ -37,7 +37,7 @@ from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
-from privlearn.publishing.folder import require_free
+from privlearn.publishing.new_folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result

@@ -22,6 +22,7 @@ from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.publishing.columns import describe_columns, describe_draft, describe_missing
+from privlearn.publishing.folder import RELEASED
 from privlearn.publishing.statement import Statement
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
@@ -150,7 +151,7 @@ def write(said: Statement) -> str:
         named = {name.replace("_", " "): metrics.text(name) for name in metrics.figures}
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
-    lines += _describe_columns(said)
+    lines += _describe_released(said) + _describe_columns(said)
     lines += _describe_choice(said.plan, facts) + _describe_training(said, said.trained)
     lines += _describe_use(said)
     if said.audit is not None:
@@ -232,8 +233,9 @@ def _guarantee(said: Statement) -> list[str]:
         "made: that is the publisher's word.",
         "",
         "The guarantee covers the weights and the transforms stored with "
-        f"them{', and the test figures' * paid}. It does not cover choices made by looking at the "
-        f"data or at earlier private results{', nor figures from test data' * (not paid)}.",
+        f"them{released_too(said)}{', and the test figures' * paid}. It does not cover choices "
+        f"made by looking at the data or at earlier private "
+        f"results{', nor figures from test data' * (not paid)}.",
         "",
     ]
     lines += certificate.card_lines(others) if others else []
@@ -262,6 +264,52 @@ def _signature(signed_by: str | None) -> list[str]:
         "--key`. A signature does not prove that the statement is true.",
         "",
     ]
+
+
+#: Columns of released rows that a card lists.
+_MOST_COLUMNS = 100
+
+
+def released_too(said: Statement) -> str:
+    """What of released rows is said where the weights are spoken of; empty without any."""
+    return f", and the rows in {RELEASED}" if "released_rows" in said.facts else ""
+
+
+def words_on_rows(said: Statement) -> str:
+    """What was released row by row, and how; empty if nothing was."""
+    return said.trained.card_words(said.facts).get("Released rows", "")
+
+
+def released_columns(said: Statement) -> list[tuple[str, str]]:
+    """A name and a text for each column of the file of rows."""
+    stated = said.facts["released_rows"]
+    texts = ["a number with noise"] * len(stated["columns"])
+    for place, (low, high) in enumerate(stated["bounds"]):
+        texts[place] = f"a number with noise, of one declared from {low:.6g} to {high:.6g}"
+    rows = list(zip(stated["columns"], texts, strict=True))[:_MOST_COLUMNS]
+    if (left := len(texts) - _MOST_COLUMNS) > 0:
+        rows.append((f"{left} more columns", f"{RELEASED} names all of them"))
+    classes = stated["classes"]
+    names = f"{', '.join(classes[:12])}{f' and {len(classes) - 12} more' * (len(classes) > 12)}"
+    return [*rows, (stated["label"], f"the class, one of {names}")]
+
+
+def _describe_released(said: Statement) -> list[str]:
+    """The rows that were released, where the folder holds some."""
+    if not (words := words_on_rows(said)):
+        return []
+    rows = [_row(name, text) for name, text in released_columns(said)]
+    lines = ["| column | what it holds |", "| --- | --- |", *rows]
+    use = [
+        "```python",
+        "import privlearn as pv",
+        "",
+        'model = pv.load_model(".")  # checked; a classifier that was made of the rows',
+        "rows = model.released_rows()  # arrays rows.x and rows.y, for any method",
+        "x = model.transform(new_rows)  # other rows, as those in rows.x",
+        "```",
+    ]
+    return ["## Released rows", "", for_markdown(words), "", *lines, "", *use, ""]
 
 
 def _describe_columns(said: Statement) -> list[str]:

@@ -1,22 +1,22 @@
-"""A published folder is read from disk once and within bounds, and written all or nothing."""
+"""A published folder is read from disk once and within bounds."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import final
+from typing import TYPE_CHECKING, BinaryIO, final
 
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.publishing import weights_file
+
+if TYPE_CHECKING:
+    from privlearn.publishing.rows_file import RowsFile
 
 #: File names of a published model.
 WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
@@ -29,10 +29,13 @@ MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
 ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
 #: The report of an attack on the run's claim, if there is one.
 AUDIT = "audit.json"
+#: Noisy rows and their labels, where these were released, too.
+RELEASED = "rows.csv"
 #: What a folder may hold besides: where it does, the certificate has to speak of it, and the other
 #: way round.
-OPTIONAL = frozenset({PAGE, AUDIT})
-#: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
+OPTIONAL = frozenset({PAGE, AUDIT, RELEASED})
+#: The largest files, in bytes, that are read at once. Weights and rows may have any size: they are
+#: read in pieces.
 LARGEST = {
     CERTIFICATE: 1 << 25,
     CONFIG: 1 << 20,
@@ -58,6 +61,7 @@ class Contents:
         strangers: names of everything else, in order.
         names: the files that are expected beside the certificate: a model's or an adapter's, and
             which of `OPTIONAL` there are.
+        rows: what `RELEASED` holds; None: there is none that can be read.
     """
 
     path: Path
@@ -66,6 +70,7 @@ class Contents:
     problems: tuple[str, ...]
     strangers: tuple[str, ...]
     names: frozenset[str] = MODEL_FILES
+    rows: RowsFile | None = None
 
 
 def read(folder: str | Path) -> Contents:
@@ -94,23 +99,35 @@ def read(folder: str | Path) -> Contents:
                     "publish wrote"
                 ) from error
             problems.append(str(error))
-    heavy = weights_in(names)
-    try:
-        with _open(path / heavy) as file:
-            wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
-            file.seek(0)
-            digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
-        problems += [f"{heavy} is not a file of weights alone: {wrong}"] if wrong else []
-    except _Unreadable as error:
-        problems.append(str(error))
-    return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)
+    rows = None
+    for heavy in sorted(names - set(LARGEST)):
+        try:
+            with _open(path / heavy) as file:
+                if heavy == RELEASED:
+                    rows, wrong = _look_at_rows(file)
+                else:
+                    wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
+                file.seek(0)
+                digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
+            kind = "rows" if heavy == RELEASED else "weights"
+            problems += [f"{heavy} is not a file of {kind} alone: {wrong}"] if wrong else []
+        except _Unreadable as error:
+            problems.append(str(error))
+    return Contents(path, files, digests, tuple(problems), _strangers(path, names), names, rows)
+
+
+def _look_at_rows(file: BinaryIO) -> tuple[RowsFile | None, str]:
+    from privlearn.publishing import rows_file  # for the few folders that have rows
+
+    return rows_file.look_at(file)
 
 
 def in_memory(path: Path, files: dict[str, bytes]) -> Contents:
     """What `read` would give, were `files` written to `path`."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     small = {name: files[name] for name in LARGEST if name in files}
-    return Contents(path, small, digests, (), (), frozenset(files) - {CERTIFICATE})
+    rows = _look_at_rows(BytesIO(files[RELEASED]))[0] if RELEASED in files else None
+    return Contents(path, small, digests, (), (), frozenset(files) - {CERTIFICATE}, rows)
 
 
 def weights_in(names: frozenset[str]) -> str:
@@ -124,20 +141,28 @@ def weights(contents: Contents) -> bytes:
     Raises:
         CertificateMismatch: the file was changed or taken away since.
     """
-    name = weights_in(contents.names)
+    return content(contents, weights_in(contents.names))
+
+
+def content(contents: Contents, name: str) -> bytes:
+    """The file `name`, as `contents` were checked with it.
+
+    Raises:
+        CertificateMismatch: the file was changed or taken away since.
+    """
     try:
         with _open(contents.path / name) as file:
-            content = file.read()
+            read_now = file.read()
     except _Unreadable as error:
         raise CertificateMismatch(
             f"{error}: it was there when {contents.path} was checked"
         ) from error
-    if hashlib.sha256(content).hexdigest() != contents.digests.get(name):
+    if hashlib.sha256(read_now).hexdigest() != contents.digests.get(name):
         raise CertificateMismatch(
             f"{name} in {contents.path} was changed while it was being checked: get an unchanged "
             "copy, and keep others from writing to it"
         )
-    return content
+    return read_now
 
 
 def bounded(path: Path, most: int) -> bytes:
@@ -150,7 +175,7 @@ def bounded(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {_reason(error)}. Expected a file") from error
+        raise BadInput(f"{path} cannot be read: {reason_of(error)}. Expected a file") from error
     if len(content) > most:
         raise BadInput(f"{path} is larger than {most} bytes: expected a small file")
     return content
@@ -174,7 +199,7 @@ def _open(path: Path) -> Iterator[BufferedReader]:
                 raise _Unreadable(f"{path.name} is not a plain file")
             yield file
     except (OSError, ValueError) as error:
-        raise _Unreadable(f"{path.name} cannot be read: {_reason(error)}") from error
+        raise _Unreadable(f"{path.name} cannot be read: {reason_of(error)}") from error
 
 
 def _small(path: Path, most: int) -> bytes:
@@ -189,97 +214,9 @@ def _strangers(path: Path, names: frozenset[str]) -> tuple[str, ...]:
     try:
         return tuple(sorted({entry.name for entry in path.iterdir()} - names - {CERTIFICATE}))
     except OSError as error:
-        return (f"files that cannot be listed ({_reason(error)})",)
+        return (f"files that cannot be listed ({reason_of(error)})",)
 
 
-def require_free(out: str | Path) -> Path:
-    """Return `out` as a path that a model can be published at.
-
-    Raises:
-        BadInput: something is there already, or the folder above cannot be written to.
-    """
-    path = Path(out)
-    if path.name in ("", ".."):
-        raise BadInput(
-            f"out is {str(out)!r}, which names no new folder: give a path such as runs/model"
-        )
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass  # free, or below a file, which is said with its name in a moment
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{str(path)[:200]!r} cannot be written: {_reason(error)}. Choose another folder, out="
-        ) from error
-    else:
-        raise BadInput(
-            f"{path} exists already: choose another folder, out=, or move it away; nothing is "
-            "overwritten"
-        )
-    above = path.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir() or not _is_writable(above):
-        raise BadInput(
-            f"{path} cannot be written: {above} is not a folder that you may write to. Choose "
-            "another folder, out="
-        )
-    return path
-
-
-def _is_writable(folder: Path) -> bool:
-    """Whether a folder can be made in a folder: some systems of files say so, and refuse."""
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return False
-    try:
-        with TemporaryDirectory(prefix=".privlearn-", dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-def write(path: Path, files: dict[str, bytes]) -> None:
-    """Write `files` into a folder beside `path` and rename it: `path` is complete or absent.
-
-    Permissions are those that the caller's umask gives to new files and folders.
-
-    Raises:
-        BadInput: it cannot be written; nothing is left behind.
-    """
-    above = path.absolute().parent
-    draft = above / f".privlearn-{secrets.token_hex(8)}"
-    new_folders: list[Path] = []
-    try:
-        _make_parents(above, new_folders)
-        draft.mkdir()
-        for name, content in files.items():
-            with (draft / name).open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        draft.rename(path)
-        new_folders.clear()
-    except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {_reason(error)}. Nothing was left under that name"
-        ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        for folder in reversed(new_folders):
-            with suppress(OSError):
-                folder.rmdir()  # other files may be in it by now
-
-
-def _make_parents(folder: Path, new_folders: list[Path]) -> None:
-    """Make `folder` and what is missing above it, and note it in `new_folders`."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for part in reversed(missing):
-        part.mkdir()
-        new_folders.append(part)
-
-
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Why a file could not be read or written, in the system's words."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

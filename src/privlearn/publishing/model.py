@@ -33,8 +33,9 @@ from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
 from privlearn.models.heads import ClassHead, stated_head
 from privlearn.publishing import exporting, folder
-from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
+from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS, Contents
 from privlearn.publishing.keys import read_public
+from privlearn.publishing.released import PublishedRows, read_rows
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.optimizers import remember_released
 from privlearn.runs.result import Result
@@ -324,7 +325,11 @@ class PublishedModel(Described, nn.Sequential):
     """
 
     def __init__(
-        self, model: nn.Sequential, config: Mapping[str, Any], verification: Verification
+        self,
+        model: nn.Sequential,
+        config: Mapping[str, Any],
+        verification: Verification,
+        contents: Contents,
     ) -> None:
         super().__init__(*model)
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
@@ -338,7 +343,7 @@ class PublishedModel(Described, nn.Sequential):
         self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
         self.target_bounds: list[float] | None = config.get("target_bounds")
         self.grid = str(config["grid"]) if "grid" in config else None
-        self.verification, self.config = verification, dict(config)
+        self.verification, self.config, self._contents = verification, dict(config), contents
         self.eval()
 
     @property
@@ -347,6 +352,17 @@ class PublishedModel(Described, nn.Sequential):
         training: `net.load_state_dict(pv.load_model(folder, net).network.state_dict())`.
         """
         return self[-1]
+
+    def released_rows(self) -> PublishedRows:
+        """The noisy rows that were released beside the model: for any method, scikit-learn's say.
+
+        What is read are the bytes that were checked. `transform` brings other rows to their form.
+
+        Raises:
+            BadInput: the folder holds no released rows.
+            CertificateMismatch: the file was changed since the folder was checked.
+        """
+        return read_rows(self._contents, self.verification)
 
     def _summary(self) -> Summary:
         classes = (
@@ -373,13 +389,36 @@ class PublishedModel(Described, nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
+        self._require_shape(x)
+        for module in self:
+            x = module(x)
+        return x
+
+    def _require_shape(self, x: Tensor) -> None:
         if tuple(x.shape[1:]) != self.input_shape:
             raise BadInput(
                 f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}"
             )
-        for module in self:
-            x = module(x)
-        return x
+
+    @torch.no_grad()
+    def transform(self, x: Any) -> Tensor:
+        """The rows as the network takes them: behind the transforms in front of it. Rows that were
+        released beside the model have this form, with noise.
+
+        Args:
+            x: rows of shape (rows, *input_shape), or a data frame, as for `predict`.
+
+        Returns:
+            Shape (rows, ...), on the device of the model.
+
+        Raises:
+            BadInput: as for `predict`.
+        """
+        rows = self._tensor(self._features(x) if is_frame(x) else x).to(place_of(self))
+        self._require_shape(rows)
+        for module in list(self)[:-1]:
+            rows = module(rows)
+        return rows
 
     @torch.no_grad()
     def predict(self, x: Any) -> Any:
@@ -607,4 +646,4 @@ def load_model(
     network: Network = config["model"] if model is None else model
     loaded = rebuild(config, network, folder.weights(contents), features)
     remember_released(loaded.parameters())
-    return PublishedModel(loaded, config, verification)
+    return PublishedModel(loaded, config, verification, contents)

@@ -25,9 +25,11 @@ from privlearn.publishing.card import (
     noun,
     odds,
     reading,
+    released_columns,
     settings,
     why_neighbours,
     words_on_columns,
+    words_on_rows,
 )
 from privlearn.publishing.charts import interval_chart, line_chart, number_axis, percent_axis
 from privlearn.publishing.columns import describe_columns
@@ -199,6 +201,9 @@ def _describe_training(said: Statement) -> str:
         ("protected", str(said.guarantee.unit)),
     ]
     words = _table("Of the data, the publisher's own words", rows)
+    if released := words_on_rows(said):
+        columns = _table("The file of rows", released_columns(said), ("Column", "What it holds"))
+        words += f"\n<h3>Released rows</h3>\n<p>{text(released)}</p>\n{columns}"
     if said.table is None:
         return words
     columns = _table(

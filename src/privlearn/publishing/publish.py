@@ -16,8 +16,9 @@ from privlearn._checks import checked, count, quoted
 from privlearn._figures import PrivateFigure
 from privlearn.core.accounting.events import Event, compose
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.features import ReleasedRows
 from privlearn.methods.statistics.metric_figures import Metrics
-from privlearn.publishing import card, certificate, folder, model, page, signing
+from privlearn.publishing import card, certificate, folder, model, new_folder, page, signing
 from privlearn.publishing.folder import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -29,6 +30,7 @@ from privlearn.publishing.folder import (
     LARGEST,
     MODEL_FILES,
     PAGE,
+    RELEASED,
     WEIGHTS,
 )
 from privlearn.publishing.libraries import lines_of_use, with_library
@@ -54,8 +56,9 @@ def _by_the_first_process(write: _Write) -> _Write:
     """Of several processes that trained a model the first one writes; the others wait for it."""
 
     @wraps(write)
-    def once(result: Result, *args: Any, **kwargs: Any) -> Path:
+    def once(result: Result | ReleasedRows, *args: Any, **kwargs: Any) -> Path:
         _require_no_diagnostics(*args, *kwargs.values())
+        result = result.publishable() if isinstance(result, ReleasedRows) else result
         return _once(result, lambda: write(result, *args, **kwargs))
 
     return cast(_Write, once)
@@ -75,7 +78,7 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
 @_by_the_first_process
 @checked
 def publish(
-    result: Result,
+    result: Result | ReleasedRows,
     out: str | Path,
     *,
     delta: float | None = None,
@@ -97,7 +100,8 @@ def publish(
     The folder appears under its final name only when it is complete.
 
     Args:
-        result: what a method returned.
+        result: what a method returned. Of rows that `pv.statistics.release_features` returned the
+            folder holds `rows.csv`, too, beside the classifier that is made of them.
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
         test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by
@@ -125,7 +129,7 @@ def publish(
             read.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
-    path = folder.require_free(out)
+    path = new_folder.require_free(out)
     if not isinstance(result, Result):
         raise BadInput(
             f"result is a {type(result).__name__}: expected what a method such as dpsgd returned"
@@ -155,6 +159,7 @@ def publish(
         if weights is None
         else _complete_weights(weights, config)
     )
+    files |= {} if result.released is None else {RELEASED: result.released()}
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
     said = Statement(
@@ -179,7 +184,7 @@ def publish(
                 f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten "
                 "`data`"
             )
-    folder.write(path, files)
+    new_folder.write(path, files)
     if result.checkpoint:
         result.checkpoint.delete()
     return path

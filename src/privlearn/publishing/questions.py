@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privlearn.core.accounting.guarantee import rounded_up, times
-from privlearn.publishing.card import neighbours, noun, protected, why_neighbours
+from privlearn.publishing.card import neighbours, noun, protected, released_too, why_neighbours
 from privlearn.publishing.statement import Statement
 
 
@@ -24,7 +24,7 @@ def is_protected(said: Statement) -> Iterator[str]:
         )
     figures = ", and the test figures, which were released with noise"
     yield (
-        "The weights, and the transforms stored with them"
+        f"The weights, and the transforms stored with them{released_too(said)}"
         f"{figures if said.paid is not None else ''}."
     )
     yield (

@@ -131,6 +131,7 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         problems += _of_the_plan(certificate, event, guarantee) + _other_features(
             contents, certificate
         )
+        problems += _other_rows(contents, certificate["facts"])
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     # as of logarithms and roots of numbers at the ends of their range
@@ -315,6 +316,16 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
             f"{str(configured)[:80]}"
         )
     ]
+
+
+def _other_rows(contents: Contents, facts: Any) -> list[str]:
+    """Released rows must be those that are stated, and the other way round."""
+    stated = facts if isinstance(facts, dict) else {}
+    if contents.rows is None and "released_rows" not in stated:
+        return []
+    from privlearn.publishing import rows_file  # for the few folders that have rows
+
+    return rows_file.contradictions(contents.rows, stated)
 
 
 def _identity(features: dict[str, Any]) -> tuple[str, ...]:

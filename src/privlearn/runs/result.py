@@ -166,10 +166,10 @@ class Result(Described):
         seeded: whether anyone may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
         checkpoint: the file that the run was kept in, which `publish` deletes.
-        model_spec: what `models.build` makes the network of, where the method built it by a name;
-            else None.
+        model_spec: what `models.build` makes the network of, if it can; else None.
         classes: how many it has then.
-        world: the processes that trained it, of which the first one publishes.
+        world: the processes that trained it; the first one publishes.
+        released: writes the rows that were released, too, for `rows.csv`; None: none were.
     """
 
     model: nn.Module
@@ -184,6 +184,7 @@ class Result(Described):
     model_spec: str | None = None
     classes: int | None = None
     world: World = World()  # noqa: RUF009 - a frozen value
+    released: Callable[[], bytes] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

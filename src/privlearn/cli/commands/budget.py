@@ -181,6 +181,8 @@ def _features(request: Request) -> None:
         "unspent": screen.unspent(plan),
     }
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
+    if isinstance(plan, RowsPlan) and request.examples is not None:
+        screen.warn(*plan.noise_warnings(request.examples))
     if request.json:
         screen.print_json(answer)
     else:

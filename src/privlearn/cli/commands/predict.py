@@ -23,8 +23,8 @@ from privlearn.data.schema import Schema, read_schema
 from privlearn.data.tables import Table, is_table, read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.publishing.folder import require_free
 from privlearn.publishing.model import PublishedModel, load_model
+from privlearn.publishing.new_folder import require_free
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 

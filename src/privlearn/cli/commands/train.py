@@ -37,9 +37,10 @@ from privlearn.methods import METHODS
 from privlearn.methods.dpmac.layer_training import train_layers
 from privlearn.methods.dpmac.layers import decide_layers
 from privlearn.methods.statistics.features import train_classifier
+from privlearn.methods.statistics.plan import RowsPlan
 from privlearn.models import networks
 from privlearn.publishing import certificate
-from privlearn.publishing.folder import CERTIFICATE
+from privlearn.publishing.folder import CERTIFICATE, RELEASED
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
@@ -405,7 +406,11 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         def rows(result: Result) -> dict[str, str]:
             chosen, listed = _list_features(result, f"{plan.keep} of {plan.features}")
             answer.update(chosen)
-            return listed or {"features": f"all {plan.features}"}
+            released = {}
+            if isinstance(plan, RowsPlan) and result.released is not None:
+                labels = f"labels are true with probability {plan.label_truth:.4g}"
+                released = {"released rows": f"{len(data.x):,} in {RELEASED}; {labels}"}
+            return (listed or {"features": f"all {plan.features}"}) | released
 
         yield Job(
             data,
@@ -413,7 +418,16 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all "
             f"together, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
             f"({answer['adjacency']})",
-            (*hollow(request.epsilon, request.delta, facts.examples), *seed_warning(request)),
+            (
+                *hollow(request.epsilon, request.delta, facts.examples),
+                *seed_warning(request),
+                # the release itself warns
+                *(
+                    plan.noise_warnings(len(data.x))
+                    if request.dry_run and isinstance(plan, RowsPlan)
+                    else ()
+                ),
+            ),
             "linear",
             release,
             rows,

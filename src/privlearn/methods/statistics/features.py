@@ -6,8 +6,10 @@ method can learn from.
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any, final
 
 import numpy as np
@@ -22,6 +24,7 @@ from privlearn.core.mechanisms.selection import randomised, truth
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
+from privlearn.errors import BadInput, warn
 from privlearn.methods.statistics.classifiers import classifier, fisher, least_squares
 from privlearn.methods.statistics.opening import LabelledRows, Origin, opened
 from privlearn.methods.statistics.plan import (
@@ -32,11 +35,15 @@ from privlearn.methods.statistics.plan import (
     SelectionPlan,
 )
 from privlearn.runs.result import Result
-from privlearn.transforms.modules import ClipRows, Keep
+from privlearn.transforms.modules import ClipRows, Keep, Scale
 from privlearn.transforms.select import Statistics, scored
 
 #: Features that are listed.
 _FIRST = 20
+#: Features of rows that are published, at most: a certificate names each.
+_MOST_COLUMNS = 10_000
+#: Rows that are written at once.
+_AT_ONCE = 1_000
 
 
 @final
@@ -63,14 +70,92 @@ class ReleasedRows:
     ledger: Ledger
     origin: Origin
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_versions", self._versions_now())
+
+    def _versions_now(self) -> list[int]:
+        return [part._version for part in (self.x, self.y, self.indices)]
+
+    def require_unchanged(self) -> None:
+        """Raise `BadInput` if rows, labels or places were changed after the release."""
+        if self._versions != self._versions_now():  # type: ignore[attr-defined]
+            raise BadInput(
+                "the rows were changed after their release: nothing can be claimed for them. "
+                "Publish them as they are, and change a copy, rows.x.clone()"
+            )
+
     def classifier(self) -> Result:
         """Fisher's classifier from the noisy rows: post-processing. It is for rows without noise.
 
         Variances are those of the noisy rows: what tells features apart in them is the signal
-        beside that. Randomised labels are undone in expectation.
+        beside that. Randomised labels are undone in expectation. `publish` writes the rows beside
+        the classifier.
         """
         front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm, device="cpu"))]
-        return classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
+        result = classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
+        if self.plan.keep > _MOST_COLUMNS:
+            return result
+        facts = result.facts | {"examples": len(self.x), "released_rows": self._facts()}
+        return replace(result, facts=facts, released=self.to_csv)
+
+    def publishable(self) -> Result:
+        """The classifier with the rows, as `publish` takes them.
+
+        Raises:
+            BadInput: a row has more features than are published, or rows were changed.
+        """
+        self.require_unchanged()
+        if self.plan.keep > _MOST_COLUMNS:
+            raise BadInput(
+                f"the rows have {self.plan.keep:,} features: at most {_MOST_COLUMNS:,} are "
+                "published. Release fewer, keep="
+            )
+        return replace(self.classifier(), model_spec="linear", classes=self.plan.classes)
+
+    def to_csv(self) -> bytes:
+        """The rows as a CSV in UTF-8: a line of names, then a line for each row, its label last.
+
+        Numbers have all digits of single precision. A label is the name of its class, where the
+        data name classes, or its number.
+
+        Raises:
+            BadInput: the rows were changed after their release.
+        """
+        self.require_unchanged()
+        stated = self._facts()
+        labels = np.array(stated["classes"], dtype=object)[self.y.numpy()]
+        text = StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*stated["columns"], stated["label"]])
+        for start in range(0, len(self.x), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            numbers = self.x[part].float().numpy().astype(str)
+            writer.writerows(
+                [*row, label] for row, label in zip(numbers.tolist(), labels[part], strict=True)
+            )
+        return text.getvalue().encode()
+
+    def _facts(self) -> dict[str, Any]:
+        """What the file of rows holds, for the certificate."""
+        origin, places = self.origin, self.indices.tolist()
+        columns = [origin.names[place] if origin.names else f"x{place}" for place in places]
+        label = "label" if origin.schema is None else origin.schema.target
+        while label in columns:
+            label += "_"
+        classes = list(map(str, range(self.plan.classes)))
+        if origin.schema is not None and origin.schema.classes:
+            classes = list(origin.schema.classes)
+        return {"columns": columns, "label": label, "bounds": self._bounds(), "classes": classes}
+
+    def _bounds(self) -> list[list[float]]:
+        """The declared bounds of each column; empty where none are known."""
+        if len(self.origin.transforms) != 1 or not isinstance(self.origin.transforms[0], Scale):
+            return []
+        low, high = (
+            self.origin.transforms[0].get_buffer(name).expand(self.origin.input_shape).flatten()
+            for name in ("low", "high")
+        )
+        return torch.stack([low, high], 1)[self.indices].double().tolist()
 
     def statistics(self) -> Statistics:
         """Counts, sums and moments of the noisy rows."""
@@ -116,10 +201,15 @@ def release_features(
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
 
+    There is a warning, by public numbers alone, where the rows will teach hardly anything
+    (`RowsPlan.noise_warnings`).
+
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
     """
     with opened(plan, RowsPlan, dataset, ledger, streams) as rows:
+        for warning in plan.noise_warnings(len(rows.x)):
+            warn(warning)
         stream, best = rows.stream, torch.arange(plan.features, device="cpu")
         if plan.selects:
             best, _ = plan.selection.chosen(
