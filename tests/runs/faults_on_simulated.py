@@ -413,6 +413,26 @@ def test_attention_is_plain_where_it_is_computed_on_a_device() -> None:
     assert allowed == {"cpu": True, ACCELERATOR: False}
 
 
+def test_the_number_of_an_accelerator_is_a_device() -> None:
+    """As `torch.device(0)` is."""
+    sums = [
+        torch.cat([w.detach().flatten() for w in result.model.parameters()])
+        for result in (
+            pv.dpsgd(
+                plan(),
+                model(),
+                LOSS,
+                rows(),
+                device=device,  # type: ignore[arg-type]
+                streams=pv.Streams.new(3, cipher="chacha20"),
+            )
+            for device in (0, ACCELERATOR)
+        )
+    ]
+    assert torch.equal(*sums)
+    assert torch.device(0) == torch.device(ACCELERATOR, 0)
+
+
 def test_devices_are_known_by_pytorchs_names_of_them() -> None:
     place = torch.device(ACCELERATOR, 0)
     assert devices.accelerator() == torch.accelerator.current_accelerator()
