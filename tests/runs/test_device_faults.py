@@ -138,3 +138,8 @@ def test_every_operation_that_takes_an_index_is_known() -> None:
 @pytest.mark.skipif(is_installed(), reason="this is the process that has the device")
 def test_faults_on_the_simulated_device() -> None:
     run_on_the_simulated_device("tests/runs/faults_on_simulated.py")
+
+
+@pytest.mark.skipif(is_installed(), reason="this is the process that has the device")
+def test_loops_of_other_libraries_on_the_simulated_device() -> None:
+    run_on_the_simulated_device("tests/runs/doors_on_simulated.py")
