@@ -35,8 +35,15 @@ MUTANTS = [
     Mutant(
         "the processor is trusted with targets of ctc_loss",
         indices.Indices.looking,
-        "_LookingAtCalls(self)",
-        "nullcontext()",
+        "else _LookingAtCalls(self)",
+        "else nullcontext()",
+        ALIGNED,
+    ),
+    Mutant(
+        "what made-up rows call is forgotten",
+        indices.Indices.at_call,
+        "self.unchecked = True",
+        "pass",
         ALIGNED,
     ),
     Mutant(

@@ -44,11 +44,13 @@ class Indices:
 
     Attributes:
         flag: whether an index was out of range, on the device; None if none was looked at.
+        unchecked: whether `ctc_loss` is called; None: that is not known before made-up rows ran.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.looks = not on_processor(device) and device.type != "meta"
         self.flag: Tensor | None = None
+        self.unchecked: bool | None = None
         self._waits = True
 
     @contextmanager
@@ -66,7 +68,9 @@ class Indices:
         Raises:
             IndexError: one is out of range; within `defer` the flag says so instead.
         """
-        return _Looking(self) if self.looks else _LookingAtCalls(self)
+        if self.looks:
+            return _Looking(self)
+        return nullcontext() if self.unchecked is False else _LookingAtCalls(self)
 
     def at_call(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -74,6 +78,7 @@ class Indices:
         """The same for one call of a function: only if it can take indices."""
         name = getattr(func, "__name__", "")
         if name == _UNCHECKED:
+            self.unchecked = True
             return _Looking(self)
         if self.looks and (name in _OF_FLOATS or _may_index(args, 0) or _may_index(kwargs, 0)):
             return _Looking(self)
