@@ -195,7 +195,12 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"callbacks": [EachStep]},
         ("callbacks has <class", "an object of it"),
     ),
-    "no device": (lambda: {"device": 3.5}, ("device is 3.5", "expected a text, a device or None")),
+    "no device": (lambda: {"device": 3.5}, ("device is 3.5", "or None")),
+    "true for a device": (lambda: {"device": True}, ("device is True", "or None")),
+    "an accelerator that is not there": (
+        lambda: {"device": 99},
+        ("device 99 can't be used", "Expected cpu"),
+    ),
     "a device without numbers": (
         lambda: {"device": "meta"},
         ("device 'meta'", "Expected cpu"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import privlearn as pv
 from privlearn.cli import main
@@ -338,3 +341,17 @@ def test_python_verifies_in_a_process_of_its_own_without_torch(tmp_path: Path) -
             [sys.executable, "-c", script], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_result_outlives_a_folder_that_is_not_free(tmp_path: Path) -> None:
+    """What the message says publishes it."""
+    x, y = torch.rand(40, 3), torch.randint(2, (40,))
+    plan = pv.Plan(pv.Poisson(0.3), 1, pv.schedules.Constant(2.0), pv.Flat(0.5), examples=40)
+    result = pv.dpsgd(plan, nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"), (x, y))
+    for name in ("model", "model-2"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(BadInput, match="nothing is overwritten") as refused:
+        pv.publish(result, tmp_path / "model", delta=1e-5)
+    (call,) = re.findall(r"unharmed: (pv\.publish\(result, '.*'\)),", str(refused.value))
+    eval(call.replace("')", "', delta=1e-5)"), {"pv": pv, "result": result})
+    assert pv.verify(tmp_path / "model-3").ok

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -305,21 +307,26 @@ def check_processes_that_differ_are_named_and_refused() -> None:
         def work(world: Ranks) -> Any:
             books.append(Ledger())
             own = {name: value for name, value in changed.items() if world.rank == 1}
-            return trained(own.get("plan"), own.get("data"), world=world, ledger=books[-1])
+            return trained(
+                own.pop("plan", None), own.pop("data", None), world=world, ledger=books[-1], **own
+            )
 
         return work
 
     x, y = rows()
+    clips = "plan (clip_norm=0.6, and clip_norm=0.5 in process 0)"
     for what, changed in (
-        ("data", {"data": rows(ROWS - 1)}),
-        ("data", {"data": (x, y.flip(0))}),
-        ("plan", {"plan": plan(clip=pv.Flat(0.6))}),
+        ("data (than process 0)", {"data": rows(ROWS - 1)}),
+        ("data (than process 0)", {"data": (x, y.flip(0))}),
+        (clips, {"plan": plan(clip=pv.Flat(0.6))}),
+        ("precision (bf16, and float32 in process 0)", {"precision": "bf16"}),
     ):
         books.clear()
         for result in outcomes(2, differing(**changed)):
             assert isinstance(result, BadInput), (what, result)
             assert "process 1" in str(result), result
             assert what in str(result), result
+            assert not re.search("[0-9a-f]{16}", str(result)), "a digest is as secret as the rows"
         assert all(book.event.events == () for book in books)
     with mock.patch.object(ranks, "_code", side_effect=["one version", "another"]):
         for result in outcomes(2, differing()):
@@ -333,6 +340,54 @@ def check_processes_that_differ_are_named_and_refused() -> None:
     )
     assert all(isinstance(result, ProcessLost) and "shapes" in str(result) for result in shapes), (
         shapes
+    )
+
+
+def scaled(factor: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda out, y: factor * cross_entropy(out, y)
+
+
+@check
+def check_losses_that_differ_are_refused() -> None:
+    """By their code and by the numbers that they captured, however they are called; in a loop, that
+    of a later step, too. What is a process's own makes no loss another.
+    """
+
+    class Objective:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def loss(self, out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(out, y)
+
+    smooth = [nn.CrossEntropyLoss(reduction="none", label_smoothing=s) for s in (0.0, 0.1)]
+    others: list[Sequence[Any]] = [
+        (scaled(1.0), scaled(2.0)),
+        (lambda out, y: cross_entropy(out, y), lambda out, y: -cross_entropy(out, y)),
+        (cross_entropy, scaled(1.0)),
+        (functools.partial(cross_entropy), functools.partial(scaled(1.0))),
+        smooth,
+    ]
+    for losses in others:
+        ledgers = [Ledger(), Ledger()]
+        for result in outcomes(2, lambda world: run_of(losses[world.rank], world, ledgers)):  # noqa: B023
+            assert isinstance(result, ProcessLost), result
+            assert "the loss function" in str(result), result
+        assert all(ledger.event.events == () for ledger in ledgers)
+    alike: list[Callable[[int], Any]] = [
+        lambda rank: scaled(2.0),
+        lambda rank: Objective(rank).loss,
+        lambda rank: smooth[0],
+    ]
+    for loss in alike:
+        ledgers = [Ledger(), Ledger()]
+        for result in outcomes(2, lambda world: run_of(loss(world.rank), world, ledgers)):  # noqa: B023
+            assert isinstance(result, pv.Result), result
+
+
+def run_of(loss: Any, world: Ranks, ledgers: list[Ledger]) -> pv.Result:
+    return pv.dpsgd(
+        plan(epochs=1), network(), loss, rows(), world=world, ledger=ledgers[world.rank]
     )
 
 

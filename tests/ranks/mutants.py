@@ -8,7 +8,7 @@ from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
 from privlearn.publishing import publish
-from privlearn.runs import process_group, ranks, session
+from privlearn.runs import checkpoint, code_digest, process_group, ranks, session
 from privlearn.sklearn import spending
 from privlearn.training import base_run, task
 from privlearn.training import run as dpsgd
@@ -30,6 +30,7 @@ BITS = "check_the_number_of_processes_changes_no_bit"
 PLACE = "check_what_the_first_process_did_is_known_in_all"
 DEALT = "check_chunks_that_differ_end_all"
 SHARDS = "check_shards_are_shared_out_equally"
+LOSSES = "check_losses_that_differ_are_refused"
 HOOKS = "check_hooks_that_are_put_in_on_the_way_are_refused"
 
 MUTANTS = [
@@ -313,6 +314,34 @@ MUTANTS = [
         ranks.Ranks.require_same,
         '"code of privlearn": _code(), ',
         "",
+        DIFFER,
+    ),
+    Mutant(
+        "losses are not compared",
+        task.Task._prepare,
+        "session.world.require_alike(",
+        "str(",
+        LOSSES,
+    ),
+    Mutant(
+        "numbers that a loss captured are not compared",
+        code_digest._common_parts_of,
+        'name.startswith("global ")',
+        'name.startswith(("global ", "captured "))',
+        LOSSES,
+    ),
+    Mutant(
+        "what belongs to a process is compared",
+        code_digest._common_parts_of,
+        'yield "function", value.__func__',
+        "yield from ((str(vars(value.__self__)), value.__func__),)",
+        LOSSES,
+    ),
+    Mutant(
+        "a message tells of rows",
+        checkpoint.tells_no_data,
+        "is None",
+        "is not False",
         DIFFER,
     ),
     Mutant("shapes are not compared", ranks.Ranks.copy, "self.require_alike(", "str(", DIFFER),

@@ -8,7 +8,7 @@ tests/runs/faults_on_simulated.py` on CUDA.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -187,6 +187,85 @@ def test_looking_at_indices_waits_for_nothing() -> None:
     assert waits[0] == waits[1]
 
 
+class Indexed(Embedded):
+    """Takes scores by an index that is no tensor of the batch, out of range once it is `odd`."""
+
+    def __init__(self, form: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.form, self.odd = form, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x)
+        return scores + self.form(scores, CLASSES if self.odd else 2).sum(1, keepdim=True)
+
+
+@torch.jit.script
+def pick_by_script(scores: Tensor, last: int) -> Tensor:
+    return scores[:, [0, last]]
+
+
+FORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "a list": lambda scores, last: scores[:, [0, last]],
+    "a tuple": lambda scores, last: scores[:, (0, last)],
+    "an array": lambda scores, last: scores[:, np.array([0, last])],
+    "a range": lambda scores, last: scores[:, range(last - 1, last + 1)],
+    "a tensor of the processor": lambda scores, last: scores[:, torch.tensor([0, last])],
+    "TorchScript": pick_by_script,
+}
+
+
+@pytest.mark.filterwarnings("ignore:training will be slow")
+@pytest.mark.parametrize("form", FORMS)
+def test_an_index_that_is_no_tensor_of_the_device_is_looked_at(form: str) -> None:
+    """All rows are absent then, and the device goes on."""
+    network = Indexed(FORMS[form]).to(ACCELERATOR)
+    gradients = ClippedGradients(network, LOSS, Flat(0.5), Adjacency.ZERO_OUT)
+    gradients.prepare(*rows())
+    (sample,) = FullBatch().draw(40, np.random.default_rng(0))
+    assert sum(value.abs().sum().item() for value in gradients(sample, *rows()).values) > 0
+    network.odd = True
+    assert sum(value.abs().sum().item() for value in gradients(sample, *rows()).values) == 0
+    assert float(torch.ones(2, device=ACCELERATOR).sum()) == 2
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:training will be slow")
+@pytest.mark.parametrize("lengths", ["numbers", "tensors"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_targets_of_ctc_loss_are_looked_at(lengths: str, alone: bool) -> None:
+    """A row with one out of range is absent, on both; what pads a shorter sequence is none."""
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        assert not alone or out.isfinite().all().item()  # reads a batch
+        sizes: list[Any] = [(6,) * len(out), (2,) * len(out)]
+        if lengths == "tensors":
+            sizes = [torch.tensor(size) for size in sizes]
+        return F.ctc_loss(out.log_softmax(2).transpose(0, 1), y, *sizes, reduction="none")
+
+    random = torch.Generator().manual_seed(1)
+    x = torch.rand(20, 6, 4, generator=random)
+    y = torch.randint(1, CLASSES, (20, 3), generator=random)
+    y[:, 2] = -1
+    faulty = y.clone()
+    faulty[7, 1] = CLASSES
+    others = torch.arange(20) != 7
+    sums = []
+    for device, inputs, targets in (
+        ("cpu", x, faulty),
+        (ACCELERATOR, x, faulty),
+        (ACCELERATOR, x[others], y[others]),
+    ):
+        torch.manual_seed(1)
+        network = nn.Linear(4, CLASSES, device="cpu").to(device)
+        gradients = ClippedGradients(network, loss, Flat(0.5), Adjacency.ZERO_OUT)
+        gradients.prepare(x, y)
+        (sample,) = FullBatch().draw(len(inputs), np.random.default_rng(0))
+        values = gradients(sample, inputs, targets).values
+        sums.append(torch.cat([value.cpu().flatten() for value in values]))
+    assert (sums[0] - sums[1]).abs().max() <= 1e-5
+    assert (sums[1] - sums[2]).abs().max() <= 1e-5
+    assert float(torch.ones(2, device=ACCELERATOR).sum()) == 2
+
+
 def test_models_are_evaluated_where_they_are() -> None:
     """Rows may be anywhere: figures and predictions are the processor's."""
     x, y = rows()
@@ -332,6 +411,26 @@ def test_attention_is_plain_where_it_is_computed_on_a_device() -> None:
         with random.together():
             allowed[at] = torch.backends.cuda.flash_sdp_enabled()
     assert allowed == {"cpu": True, ACCELERATOR: False}
+
+
+def test_the_number_of_an_accelerator_is_a_device() -> None:
+    """As `torch.device(0)` is."""
+    sums = [
+        torch.cat([w.detach().flatten() for w in result.model.parameters()])
+        for result in (
+            pv.dpsgd(
+                plan(),
+                model(),
+                LOSS,
+                rows(),
+                device=device,  # type: ignore[arg-type]
+                streams=pv.Streams.new(3, cipher="chacha20"),
+            )
+            for device in (0, ACCELERATOR)
+        )
+    ]
+    assert torch.equal(*sums)
+    assert torch.device(0) == torch.device(ACCELERATOR, 0)
 
 
 def test_devices_are_known_by_pytorchs_names_of_them() -> None:

@@ -5,7 +5,7 @@ memory counts as a row that is not there.
 from __future__ import annotations
 
 from privlearn.core import memory
-from privlearn.core.clipping import evaluation, gradients, indices
+from privlearn.core.clipping import evaluation, gradients, index_ranges, indices
 from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_indices_are_refused_where_the_processor_refuses_them"
@@ -13,11 +13,65 @@ KEPT = "check_what_is_overwritten_is_what_autograd_keeps"
 MEMORY = "check_too_little_memory_for_one_example_ends_the_run"
 ANSWERS = "check_too_little_memory_is_no_row_without_an_answer"
 
+ALIGNED = "check_targets_of_ctc_loss_are_looked_at_on_the_processor"
+LISTS = "check_lists_between_brackets_are_looked_at"
+HOST = "check_an_index_on_the_processor_raises_at_once"
+
 MUTANTS = [
-    Mutant("the last class is out of range", indices._within, "high)", "high - 1)", REFUSED),
+    Mutant(
+        "what is beyond a target's length is out of range",
+        index_ranges._are_read,
+        "places <",
+        "places >= 0 *",
+        REFUSED,
+    ),
+    Mutant(
+        "the class after the last is one",
+        index_ranges._within,
+        "high)",
+        "high + 1)",
+        REFUSED,
+    ),
+    Mutant(
+        "the processor is trusted with targets of ctc_loss",
+        indices.Indices.looking,
+        "else _LookingAtCalls(self)",
+        "else nullcontext()",
+        ALIGNED,
+    ),
+    Mutant(
+        "what made-up rows call is forgotten",
+        indices.Indices.at_call,
+        "self.unchecked = True",
+        "pass",
+        ALIGNED,
+    ),
+    Mutant(
+        "a pass layer by layer trusts it",
+        indices.Indices.at_call,
+        "name == _UNCHECKED",
+        "name == _UNCHECKED and self.looks",
+        ALIGNED,
+    ),
+    Mutant(
+        "numbers in lists are sizes",
+        indices._may_index,
+        "3 if type(value) is list else depth + 1",
+        "depth + 1",
+        LISTS,
+    ),
+    Mutant("arrays are none", indices._may_index, 'hasattr(value, "__len__")', "False", LISTS),
+    Mutant(
+        "indices of the processor go on to the device",
+        indices._Looking._settle,
+        "elif outside:",
+        "elif False:",
+        HOST,
+    ),
+    Mutant("the last class is out of range", index_ranges._within, "high)", "high - 1)", REFUSED),
     Mutant(
         "negative places never wrap",
-        indices._along,
+        index_ranges._along,
         "-size if wraps else 0",
         "0",
         REFUSED,
@@ -31,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "indices are seen and stay",
-        indices._Looking.__torch_dispatch__,
+        indices._Looking._settle,
         "overwrite(values, within)",
         "pass",
         KEPT,

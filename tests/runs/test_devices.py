@@ -186,6 +186,40 @@ def test_a_run_draws_by_the_cipher_of_its_device(device: str, tmp_path: Path) ->
 
 
 @DEVICES
+def test_a_state_that_names_no_cipher_draws_what_the_run_drew(device: str) -> None:
+    """It was taken before the run chose one, and leaves the choice to the run that it is for."""
+    streams = pv.Streams.new(3)
+    state = streams.state()
+    assert state["noise"]["cipher"] is None
+    plan = pv.Plan(pv.Partition(4), 1, pv.schedules.Constant(1.0), Flat(0.5), examples=60)
+    runs = [
+        pv.dpsgd(plan, network("linear"), LOSS, data(), device=device, streams=each)
+        for each in (streams, pv.Streams.at(state))
+    ]
+    assert torch.equal(*map(weights, runs))
+    chosen = pv.Streams.at(streams.state()).noise.cipher
+    assert chosen == ("aes" if device == "cpu" else "chacha20")
+
+
+@DEVICES
+def test_dpmac_draws_by_the_cipher_of_its_device(device: str) -> None:
+    """The same noise comes on the processor, if it is asked for."""
+    plan = pv.Plan(pv.Partition(4), 2, pv.schedules.Constant(1.0), pv.mac.Derivatives(0.3, 0.3))
+
+    def mac_on(place: str, streams: pv.Streams) -> pv.Result:
+        torch.manual_seed(2)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 3))
+        return pv.dpmac(plan, net, "binary_cross_entropy", data(), device=place, streams=streams)
+
+    streams = pv.Streams.new(3)
+    there = weights(mac_on(device, streams))
+    assert streams.noise.cipher == ("aes" if device == "cpu" else "chacha20")
+    here = weights(mac_on("cpu", pv.Streams.new(3, cipher=streams.noise.cipher)))
+    assert (here - there).norm() < 1e-4 * here.norm()
+    assert there.unique().numel() > 300
+
+
+@DEVICES
 @pytest.mark.parametrize("loss_later", [False, True])
 def test_own_loops_draw_where_the_weights_are(device: str, loss_later: bool) -> None:
     """Whenever the loop says its loss."""

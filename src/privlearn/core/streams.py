@@ -406,7 +406,7 @@ class Streams(Described):
         """Keys and positions, as plain values: a secret, like the noise itself.
 
         Streams that are made `at` it draw the very same numbers, so it is for continuing one run in
-        one place.
+        one place, and on one kind of device: a cipher that is not chosen yet stays open.
         """
         return {
             "sampling": _state(self.sampling),

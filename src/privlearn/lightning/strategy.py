@@ -599,7 +599,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
 
     def __init__(
         self,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         loss: Callable[..., Tensor] | None = None,
         *,
         made_up: Callable[[Any], Any] | None = None,

@@ -4,7 +4,9 @@ or nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -75,6 +77,20 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
         object.__setattr__(result, "_whole", {})
 
 
+def _require_free(out: str | Path) -> Path:
+    """Return `out` as a path that is free; what is refused says that the result is not lost."""
+    try:
+        return new_folder.require_free(out)
+    except BadInput as error:
+        others = (f"{Path(out)}-{number}" for number in itertools.count(2))
+        free = next(other for other in others if not os.path.lexists(other))
+        other = repr(free) if os.path.lexists(out) else "another_folder"
+        raise BadInput(
+            f"{error}. The result is unharmed: pv.publish(result, {other}), with your other "
+            "arguments, writes it"
+        ) from None
+
+
 @_by_the_first_process
 @checked
 def publish(
@@ -129,11 +145,11 @@ def publish(
             read.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
-    path = new_folder.require_free(out)
     if not isinstance(result, Result):
         raise BadInput(
             f"result is a {type(result).__name__}: expected what a method such as dpsgd returned"
         )
+    path = _require_free(out)
     _require_claimable(result)
     _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign

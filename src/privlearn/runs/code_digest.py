@@ -18,6 +18,7 @@ from privlearn.core.clipping.sharded.models import is_shard
 from privlearn.runs.checkpoint import digest_of
 
 _DEEP = 5  # functions in functions, lists in lists
+_MANY = 100  # elements of a collection, of which only the number is compared
 
 
 def code_digest(*values: Any) -> str:
@@ -34,6 +35,47 @@ def code_digest(*values: Any) -> str:
     return hashlib.sha256(
         "\n".join(_spell(value, _DEEP, seen) for value in values).encode()
     ).hexdigest()
+
+
+def common_digest(*functions: Any) -> str:
+    """A digest of what functions have in common in processes that train together: names, code, and
+    the plain values among their defaults and in what they captured.
+
+    The state of objects and what a module holds are left out: a rank, a device or the first weights
+    are each process's own.
+    """
+    return hashlib.sha256(
+        "\n".join(_spell_common(function, _DEEP) for function in functions).encode()
+    ).hexdigest()
+
+
+def _spell_common(value: Any, depth: int) -> str:
+    kind = name_of(type(value))
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return f"{kind} {value!r}"
+    if isinstance(value, Mapping | list | tuple) and len(value) > _MANY:
+        return f"{kind} of {len(value)}"
+    if depth <= 0:
+        return kind
+    parts = _common_parts_of(value)
+    return f"{kind} {{{', '.join(f'{name}: {_spell_common(x, depth - 1)}' for name, x in parts)}}}"
+
+
+def _common_parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Of what a value is made of, what is no process's own."""
+    if isinstance(value, FunctionType):
+        parts = _parts_of_function(value)
+        yield from ((name, part) for name, part in parts if not name.startswith("global "))
+    elif isinstance(value, MethodType):
+        yield "function", value.__func__
+    elif isinstance(value, functools.partial | Mapping | list | tuple):
+        yield from _parts_of(value)
+    elif not isinstance(value, type | ModuleType | Tensor):
+        for name, part in sorted(getattr(value, "__dict__", {}).items()):
+            option = _is_torchs(type(value)) and not name.startswith("_")  # as `label_smoothing`
+            layer = isinstance(part, nn.Module) and _is_torchs(type(part))
+            if option or layer or isinstance(part, FunctionType | MethodType | functools.partial):
+                yield name, part
 
 
 def named(function: Callable[..., Any]) -> dict[str, str]:

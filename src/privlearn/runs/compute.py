@@ -102,8 +102,8 @@ class ComputeConfig:
     Attributes:
         microbatch: examples computed at once, or None for what fits into memory; the result is the
             same.
-        device: where to compute, for example "cuda"; by default where the model is. The result is
-            on the CPU.
+        device: where to compute, for example "cuda", or the number of an accelerator, as
+            `torch.device` takes it; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in
             single precision.
         augmentation: changed copies of each row, whose gradients are averaged before clipping. Rows
@@ -140,7 +140,7 @@ class ComputeConfig:
             unit="examples",
         ),
     )
-    device: str | torch.device | None = field(
+    device: str | int | torch.device | None = field(
         default=None,
         metadata=_declare(
             Flag("device", "D", "where to compute: cpu (default) or cuda"),

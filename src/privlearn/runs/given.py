@@ -368,7 +368,7 @@ def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
         )
 
 
-def device_of(given: str | torch.device | None, network: nn.Module) -> torch.device:
+def device_of(given: str | int | torch.device | None, network: nn.Module) -> torch.device:
     """Where to compute.
 
     Raises:
@@ -513,7 +513,7 @@ class ComputeArguments(PostProcessed, total=False):
 
     config: ComputeConfig | None
     microbatch: int | None
-    device: str | torch.device | None
+    device: str | int | torch.device | None
     precision: str
     augmentation: Augmentation | None
     world: World | None

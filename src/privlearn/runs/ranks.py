@@ -351,10 +351,11 @@ class Ranks(World):
         for rank, theirs in enumerate(every):
             differ = [name for name in local_facts if theirs.get(name) != every[0].get(name)]
             if differ:
+                from privlearn.runs.fact_texts import compare  # for a message alone
+
                 raise BadInput(
-                    f"process {rank} has another {' and another '.join(differ[:3])} than process "
-                    "0: nothing was charged. Start all with the same script, arguments, data and "
-                    "versions"
+                    f"process {rank} has another {compare(differ, theirs, every[0])}: nothing was "
+                    "charged. Start all with the same script, arguments, data and versions"
                 )
 
     def align(self, streams: Streams) -> None:

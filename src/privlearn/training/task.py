@@ -216,9 +216,11 @@ class Task:
     def _prepare(self, loss: Loss, session: TrainingSession) -> None:
         """Choose how gradients of a loss are computed; refuse it if they can't be."""
         # of losses as scripts write them; no row is fetched
+        from privlearn.runs.code_digest import common_digest
         from privlearn.training.batch_losses import of_each_example
         from privlearn.training.made_up_ranges import in_accepted_ranges
 
+        session.world.require_alike("the loss function", common_digest(loss).encode())
         loss = in_accepted_ranges(self.network, loss, self.rows)
         self.loss = of_each_example(self.network, loss, self.rows)
         self.gradients = self._gradients(session)

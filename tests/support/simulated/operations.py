@@ -78,6 +78,8 @@ _TAKING_NUMBERS = {
     "lerp_",
     "result_type",
 }
+#: Arguments that the host reads, wherever they are.
+_READ_BY_HOST = {"input_lengths", "target_lengths"}
 #: Operations for which the processor's are no guide, or that only look at what a tensor is.
 _OTHERS = {"resize_as_sparse_", "_pin_memory", "_nested_tensor_from_mask", "_fused_sdp_choice"}
 _OUT_OF_RANGE = re.compile("out of (bounds|range)|Target .* is out of bounds", re.IGNORECASE)
@@ -186,6 +188,8 @@ class Operation:
         for argument, tensor in hosts:
             if tensor.dim() == 0 and argument not in self.written and self.takes_numbers:
                 continue
+            if argument in _READ_BY_HOST:
+                continue
             if self.name in _INDEXING and argument == "indices":
                 note_bytes(tensor.nbytes, to_device=True)
                 wait("copy of indices")
@@ -268,8 +272,12 @@ def run(operation: Operation, *positional: Any, **named: Any) -> Any:
             wait(operation.name)
         elif operation.name in _INDEXING:
             _wait_for_masks(operation, arguments)
+        if any(argument in _READ_BY_HOST for _, _, argument in call.mirrors.values()):
+            wait("read by the host")
         written = call.written()
         try:
+            if "ctc_loss" in operation.name:
+                _require_targets(dict(zip(operation.arguments, arguments, strict=False)))
             results = _compute(operation, arguments, options)
         except (IndexError, RuntimeError) as error:
             if not _OUT_OF_RANGE.search(str(error)):
@@ -287,6 +295,16 @@ def _wait_for_masks(operation: Operation, arguments: list[Any]) -> None:
     for index in arguments[operation.arguments.index("indices")]:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
             wait("index by a mask")
+
+
+def _require_targets(arguments: dict[str, Any]) -> None:
+    """The processor's kernel of `ctc_loss` reads whatever memory a target points to."""
+    targets, classes = arguments["targets"], arguments["log_probs"].shape[-1]
+    rows = targets.split(list(arguments["target_lengths"])) if targets.dim() == 1 else targets
+    for row, length in zip(rows, arguments["target_lengths"], strict=True):
+        read = row[: int(length)]
+        if ((read < 0) | (read >= classes)).any():
+            raise IndexError("a target is out of range")
 
 
 def _follow(tensor: Tensor, on_host: Tensor) -> None:

@@ -239,7 +239,7 @@ class Capture(TorchFunctionMode):
         self._shared, self._calls = seen.shared if any(seen.shared) else (), 0
         self._trained = {id(p) for p in trained}
         self._all_hold, self._tracker = seen.all_hold, tracker
-        self._indices = indices if indices is not None and indices.looks else None
+        self._indices = indices
 
     def __torch_function__(
         self,
@@ -256,7 +256,7 @@ class Capture(TorchFunctionMode):
             return func(*args, **kwargs)
         self.program.call(func, args, kwargs)
         if self._indices is not None:
-            with self._indices.at_call(func, tensors_in(args, kwargs)):
+            with self._indices.at_call(func, args, kwargs):
                 out = self._run(func, args, kwargs)
         elif self._tracker is None:
             out = self._run(func, args, kwargs)

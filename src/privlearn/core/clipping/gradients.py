@@ -467,6 +467,7 @@ class ClippedGradients:
         try:
             with self.fixed.trained.holding():
                 self._way, self._chunk = self._choose(rows)
+                self._indices.unchecked = bool(self._indices.unchecked)
         except PrivlearnError:
             raise
         except Exception as error:

@@ -82,7 +82,7 @@ class MacOptions(TypedDict, total=False):
     private: bool
     config: ComputeConfig | None
     microbatch: int | None
-    device: str | torch.device | None
+    device: str | int | torch.device | None
 
 
 @with_plain_numbers
