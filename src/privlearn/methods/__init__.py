@@ -129,6 +129,7 @@ METHODS = {
             settle=_call("dpmac.layers:settle_layers"),
             train=_call("dpmac.layer_training:train_layers"),
             commands=_DESCENT_COMMANDS,
+            targets=frozenset({"classes", "values"}),
             check=_call("dpmac.layers:require_combinable"),
         ),
         Method(

@@ -270,14 +270,29 @@ def fit(
         checkpoint=checkpoint,
         validation=validation,
     )
+    return stated_by_head(result, head, bounds, request.model)
+
+
+def stated_by_head(
+    result: Result, head: heads.Head, bounds: tuple[float, float] | None, model: NetworkSpec
+) -> Result:
+    """The result of a network that was trained for a task: its model gives what the task publishes,
+    a number in the target's units, for example, and its folder says of which task it is.
+
+    Args:
+        result: of the training.
+        head: the task.
+        bounds: that are declared of the targets, if there are any.
+        model: what the network was made of.
+    """
     *front, trained = result.model.children()
-    head_facts = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
     return replace(
         result,
         model=nn.Sequential(*front, head.published(trained)).eval(),
-        facts=result.facts | head_facts,
-        architecture=result.architecture | head_facts,
-        model_spec=text_of(request.model),
+        facts=result.facts | stated,
+        architecture=result.architecture | stated,
+        model_spec=text_of(model),
         classes=head.classes,
     )
 
