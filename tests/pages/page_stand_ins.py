@@ -156,6 +156,19 @@ def people(folder: Path) -> None:
     _table(folder / "census.csv", heads, table[:50])
 
 
+def houses(folder: Path) -> None:
+    """houses.csv and new.csv, whose target is a number, and their schema."""
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-1, 1, (300, 3)).round(3)
+    lines = [(*row, round(float(row @ (0.5, -0.3, 0.2)), 3)) for row in x]
+    columns = "".join(f'{name} = {{ kind = "number", low = -1, high = 1 }}\n' for name in "abc")
+    (folder / "houses.toml").write_text(
+        f'target = "price"\n[columns]\n{columns}price = {{ kind = "target", low = -1, high = 1 }}\n'
+    )
+    _table(folder / "houses.csv", ("a", "b", "c", "price"), lines)
+    _table(folder / "new.csv", ("a", "b", "c"), [line[:3] for line in lines[:10]])
+
+
 def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([heads, *lines])
@@ -232,6 +245,7 @@ NEEDS: dict[str, Page] = {
     "docs/command-line.md": Page(files=patients),
     "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
+    "docs/methods.md": Page(files=houses),
     "docs/pate.md": Page(after=segments),
     "docs/segmentation.md": Page(
         names=scans,
