@@ -26,9 +26,14 @@ DATA = pv.Dataset(
 )
 
 
-#: The methods that learn numbers, with what those that take passes are given beside the target.
-LEARNERS = {
-    name: {"epochs": 40} if row.suits("epochs") else {}
+POOL = pv.Dataset(RNG.uniform(size=(150, 2)).astype(np.float32), low=0.0, high=1.0, public=True)
+#: The methods that learn numbers, with what they are given beside the target.
+LEARNERS: dict[str, dict[str, Any]] = {
+    name: {"public": POOL, "teachers": 40, "queries": 100}
+    if "public" in row.takes
+    else {"epochs": 40}
+    if row.suits("epochs")
+    else {}
     for name, row in METHODS.items()
     if "values" in row.targets
 }

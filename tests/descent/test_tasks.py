@@ -302,7 +302,7 @@ def test_labels_that_do_not_suit_are_refused(
         (["--target", "pain,a"], "in the schema"),
         (["--task", "ordinal"], "are several labels"),
         (["--method", "boosting"], "the task multilabel is for --method dpsgd"),
-        (["--tune", "t.toml"], "labels without --tune"),
+        (["--tune", "t.toml"], "without --tune"),
         (["--paid-metrics", "1"], "needs test rows with classes"),
         (["--class-weights", "no=1,yes=2"], "is for classes"),
         (

@@ -169,6 +169,19 @@ def houses(folder: Path) -> None:
     _table(folder / "new.csv", ("a", "b", "c"), [line[:3] for line in lines[:10]])
 
 
+def vectors(folder: Path) -> None:
+    """vectors.csv, pool.csv, which has the targets, too, and their schema."""
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (2300, 2)).round(3)
+    lines = [(*row, *(row @ ((1, 0.5), (0.5, 1))).round(3)) for row in x]
+    number = "low = -1, high = 1 }"
+    columns = "".join(f'{name} = {{ kind = "number", {number}\n' for name in "ab")
+    columns += "".join(f'{name} = {{ kind = "target", low = -2, high = 2 }}\n' for name in "uv")
+    (folder / "vectors.toml").write_text(f'target = ["u", "v"]\n[columns]\n{columns}')
+    _table(folder / "vectors.csv", ("a", "b", "u", "v"), lines[:2000])
+    _table(folder / "pool.csv", ("a", "b", "u", "v"), lines[2000:])
+
+
 def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([heads, *lines])
@@ -246,7 +259,7 @@ NEEDS: dict[str, Page] = {
     "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/methods.md": Page(files=houses),
-    "docs/pate.md": Page(after=segments),
+    "docs/pate.md": Page(files=vectors, after=segments),
     "docs/segmentation.md": Page(
         names=scans,
         files=nifti_files,

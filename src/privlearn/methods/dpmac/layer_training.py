@@ -22,7 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.methods.dpmac.dpmac import dpmac
 from privlearn.methods.dpmac.expansion import BINARY, SQUARED
-from privlearn.models.heads import ClassHead, Head, ValueHead
+from privlearn.models.heads import ClassHead, Head, NumbersHead, ValueHead
 from privlearn.models.networks import NetworkSpec
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint
@@ -41,7 +41,11 @@ from privlearn.training.train import (
 #: these are swept.
 _RATE, _STEPS, _LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
 #: The loss of the output layer, by task.
-_LOSSES: dict[type[Head], str] = {ClassHead: BINARY.name, ValueHead: SQUARED.name}
+_LOSSES: dict[type[Head], str] = {
+    ClassHead: BINARY.name,
+    ValueHead: SQUARED.name,
+    NumbersHead: SQUARED.name,
+}
 
 
 def train_layers(
@@ -76,10 +80,12 @@ def train_layers(
     settled = Settled(
         TrainRequest.of_options(options), facts_of(data, options.examples, public), plan
     )
-    if settled.head not in _LOSSES or not (data.classes or data.target_bounds):
+    if settled.head not in _LOSSES or not (
+        data.classes or data.target_bounds or data.target_ranges
+    ):
         raise BadInput(
             "dpmac learns classes, or numbers between bounds, and the targets are neither: declare "
-            "classes=K or target_bounds=(low, high)"
+            "classes=K, target_bounds=(low, high) or target_ranges={name: (low, high)}"
         )
     head = settled.head(vars(data))
     kind = optimizer_kind(options.optimizer or "Adam")
@@ -100,7 +106,7 @@ def train_layers(
         plan,
         partial(_network_for, options.model, head, streams),
         _LOSSES[settled.head],
-        replace(data, y=head.prepared(data.y), target_bounds=None),
+        replace(data, y=head.prepared(data.y), target_bounds=None, target_ranges=()),
         optimizer=lambda parameters: optimizer_at(kind, parameters, rate, options.momentum),
         learning_rate_schedule=falling
         if options.learning_rate_schedule is None
