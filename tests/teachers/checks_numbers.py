@@ -137,3 +137,6 @@ def check_numbers_refuse_what_votes_alone_have() -> None:
     ):
         error = must_raise(BadInput, lambda more=more: trained(**more))
         assert said in str(error), error
+    other = pv.Dataset(X_PUBLIC, Y_PUBLIC[:, :4], low=-1.0, high=1.0, public=True)
+    error = must_raise(BadInput, lambda: trained(public=other))
+    assert "the targets of the public rows" in str(error)

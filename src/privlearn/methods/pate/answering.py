@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -151,11 +152,17 @@ def reducer_of(public: Dataset | None, head: Head) -> tuple[Reducer, float]:
         head: the task.
 
     Raises:
-        BadInput: rows that were not declared public, or fewer than two of them.
+        BadInput: rows that were not declared public, fewer than two of them, or other targets.
     """
     if public is None or public.y is None:
         return Identity((head.outputs,)), math.sqrt(head.outputs)
     require_public(public)
+    numbers = np.asarray(public.y)
+    if numbers.size != len(public.x) * head.outputs or numbers.dtype.kind not in "fiub":
+        raise BadInput(
+            f"the targets of the public rows have shape {numbers.shape}: expected those of the "
+            f"data, {head.outputs} for each row, or none (y=None)"
+        )
     scaled = _prepared(public, head)
     reducer = PublicPCA.fit(scaled)
     return reducer, reducer.radius(scaled, share=SHARE)
