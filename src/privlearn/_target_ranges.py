@@ -51,13 +51,15 @@ def read_declared(data: Any) -> None:
     Raises:
         BadInput: no bounds, or bounds beside another declaration of the targets.
     """
-    if data.target_ranges:
+    if not isinstance(data.target_ranges, Mapping | tuple | list) or data.target_ranges:
         object.__setattr__(data, "target_ranges", read_ranges(data.target_ranges))
         if data.classes is not None or data.target_bounds is not None or data.labels:
             raise BadInput(
                 "target_ranges declares targets of several numbers, beside classes, target_bounds "
                 "or labels: leave these out"
             )
+        return
+    if data.target_bounds is None:
         return
     try:
         low, high = map(float, data.target_bounds)

@@ -108,10 +108,9 @@ class Dataset:
                 object.__setattr__(self, name, values)
         for name in ("labels", "feature_names"):
             require_fit(name, getattr(self, name), Iterable[str])
-        if self.target_bounds is not None or self.target_ranges:
-            from privlearn._target_ranges import read_declared
+        from privlearn._target_ranges import read_declared
 
-            read_declared(self)
+        read_declared(self)
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
         if self.labels and (self.classes is not None or self.target_bounds is not None):
             raise BadInput(
