@@ -457,6 +457,22 @@ def of_values(predicted: Floats, y: Floats, bounds: tuple[float, float] | None =
 
 
 @_of_finite_rows
+def of_numbers(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of several numbers for each row: the mean over the targets of each target's own."""
+    if tuple(y.shape) != tuple(outputs.shape):
+        raise BadInput(
+            f"the targets have shape {tuple(y.shape)}: expected numbers of shape "
+            f"{tuple(outputs.shape)}"
+        )
+    each = [
+        of_values(predicted.numpy(), known.numpy()).figures
+        for predicted, known in zip(outputs.double().T, y.double().T, strict=True)
+    ]
+    figures = {name: float(np.mean([own[name] for own in each])) for name in each[0]}
+    return Metrics(MappingProxyType(figures), len(y))
+
+
+@_of_finite_rows
 def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
     """Metrics of expected counts: those of values, and the mean Poisson deviance."""
     from sklearn.metrics import mean_poisson_deviance
@@ -487,6 +503,7 @@ def of_maps(outputs: Tensor, y: Tensor) -> Metrics:
 _OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {
     "ordinal": of_ranks,
     "multilabel": of_labels,
+    "multioutput": of_numbers,
     "counts": of_counts,
 }
 

@@ -194,6 +194,14 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*TRAIN, "--epsilon", "1", "--model", "resnet"),
         ("'resnet' is unknown", "mlp:100"),
     ),
+    "model of unknown layers": (
+        (*TRAIN, "--epsilon", "1", "--model", "layers:64,elu,10"),
+        ("'elu'", "layers:flatten,64,relu,10"),
+    ),
+    "model of other outputs": (
+        (*TRAIN, "--epsilon", "1", "--model", "layers:flatten,64"),
+        ("has 64 outputs",),
+    ),
     "model without widths": ((*TRAIN, "--epsilon", "1", "--model", "mlp:0"), ("hidden widths",)),
     "model that cannot be imported": (
         (*TRAIN, "--epsilon", "1", "--model", "no.such.module:make"),

@@ -541,6 +541,23 @@ METHODS = [
         "2",
         "--json",
     ),
+    (
+        "--method",
+        "dpmac",
+        "--target-bounds",
+        "-1,1",
+        "--epsilon",
+        "20",
+        "--delta",
+        "1e-3",
+        "--model",
+        "mlp:4",
+        "--batch-size",
+        "6",
+        "--epochs",
+        "2",
+        "--json",
+    ),
     ("--method", "boosting", "--epsilon", "20", "--delta", "1e-3", "--json"),
     ("--method", "features", "--epsilon", "20", "--delta", "1e-3", "--json"),
     ("--sampling", "poisson", "--paid-metrics", "20", "--json"),
@@ -572,7 +589,8 @@ def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows
         with tempfile.TemporaryDirectory() as apart:
             path = Path(apart) / "rows.npz"
             write_rows(path, rows, last)
-            given = ("--data", str(path), "--classes", "3", "--range", "-5,5", "--examples", "24")
+            given = ("--data", str(path), "--range", "-5,5", "--examples", "24")
+            given += () if "--target-bounds" in options else ("--classes", "3")
             sizes = () if "full" in options else ("--batch-size", "6")
             spent = (
                 "--epochs",

@@ -13,6 +13,7 @@ import torch
 
 import privlearn as pv
 from privlearn.core.accounting.events import tally
+from privlearn.methods import METHODS
 from privlearn.runs.result import Result
 from tests.support.checks import check
 
@@ -25,59 +26,86 @@ DATA = pv.Dataset(
 )
 
 
-def trained(data: pv.Dataset = DATA, **choices: Any) -> Result:
-    return pv.train(
-        data, **{"epsilon": 20.0, "epochs": 20, "streams": pv.Streams.new(0), **choices}
-    )
+POOL = pv.Dataset(RNG.uniform(size=(150, 2)).astype(np.float32), low=0.0, high=1.0, public=True)
+#: The methods that learn numbers, with what they are given beside the target.
+LEARNERS: dict[str, dict[str, Any]] = {
+    name: {"public": POOL, "teachers": 40, "queries": 100}
+    if "public" in row.takes
+    else {"epochs": 40}
+    if row.suits("epochs")
+    else {}
+    for name, row in METHODS.items()
+    if "values" in row.targets
+}
+
+
+def trained(data: pv.Dataset = DATA, method: str = "dpsgd", **choices: Any) -> Result:
+    shared = {"epsilon": 20.0, "streams": pv.Streams.new(0), **LEARNERS[method]}
+    return pv.train(data, method=method, **{**shared, **choices})
 
 
 @check
 def check_regression_predicts_in_the_units_of_the_target() -> None:
-    """The trained model, the published one, and its metrics; predictions lie within the declared
-    bounds.
+    """By every method that learns numbers: the trained model, the published one, and its metrics;
+    predictions lie within the declared bounds.
     """
-    for model in ("linear", "mlp:8"):
-        result = trained(model=model)
-        metrics = pv.evaluate(result, DATA)
-        assert metrics["r2"] > 0.5, metrics
-        with tempfile.TemporaryDirectory() as folder:
-            out = pv.publish(result, Path(folder) / "model", test_metrics=metrics)
-            assert pv.verify(out).ok
-            published = pv.load_model(out)
-            card = (out / "README.md").read_text("utf-8")
-        predicted = published.predict(X[600:])
-        assert torch.allclose(
-            predicted, result.model(torch.from_numpy(X[600:]))[:, 0].clamp(*BOUNDS)
-        )
-        assert published.values(torch.tensor([[-1e4], [1e4]])).tolist() == list(BOUNDS)
-        assert f"| rmse | {metrics['rmse']:.4f} on 50 rows |" in card
-        assert "within its declared bounds" in card
+    for method in LEARNERS:
+        networks = ("linear", "mlp:8") if METHODS[method].suits("model") else (None,)
+        for network in networks:
+            require_units(trained(method=method, **({} if network is None else {"model": network})))
+
+
+def require_units(result: Result) -> None:
+    """A result that is good at the task, published, and loaded again."""
+    metrics = pv.evaluate(result, DATA)
+    assert metrics["r2"] > 0.5, (result.method, result.model_spec, metrics)
+    with tempfile.TemporaryDirectory() as folder:
+        out = pv.publish(result, Path(folder) / "model", test_metrics=metrics)
+        assert pv.verify(out).ok
+        published = pv.load_model(out)
+        card = (out / "README.md").read_text("utf-8")
+    predicted = published.predict(X[600:])
+    assert torch.allclose(predicted, result.model(torch.from_numpy(X[600:]))[:, 0].clamp(*BOUNDS))
+    assert published.values(torch.tensor([[-1e4], [1e4]])).tolist() == list(BOUNDS)
+    assert f"| rmse | {metrics['rmse']:.4f} on 50 rows |" in card
+    assert "within its declared bounds" in card
 
 
 @check
 def check_targets_beyond_their_bounds_count_as_these() -> None:
-    """The model is the same, bit for bit, whether a target is at its bound or far beyond."""
+    """The model is the same, bit for bit, whether a target is at its bound or far beyond; also
+    where no clipping of gradients or derivatives would make them the same.
+    """
     y = DATA.y.copy()
     y[:3], y[3:6] = BOUNDS
     beyond = y.copy()
     beyond[:3], beyond[3:6] = -1e6, 1e9
-    models = [trained(replace(DATA, y=targets)).model.state_dict() for targets in (y, beyond)]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    for method in LEARNERS:
+        loose = {"clip_norm": 100.0} if METHODS[method].suits("clip_norm") else {}
+        one, other = (
+            trained(replace(DATA, y=targets), method, **loose).model.state_dict()
+            for targets in (y, beyond)
+        )
+        assert all(torch.equal(one[name], other[name]) for name in one), method
 
 
 @check
 def check_regression_pays_for_its_plan_alone() -> None:
     """No temperature is released, and the ledger holds the plan, which has the target's epsilon."""
-    result = trained(epsilon=2.0, delta=1e-5)
-    assert result.plan.temperature is None  # type: ignore[attr-defined]
-    assert tally(result.ledger.event) == tally(result.plan.event())
-    assert 1.98 < result.ledger.guarantee(1e-5).epsilon <= 2.0
+    for method in LEARNERS:
+        result = trained(method=method, epsilon=2.0, delta=1e-5)
+        assert getattr(result.plan, "temperature", None) is None, method
+        assert tally(result.ledger.event) == tally(result.plan.event()), method
+        assert 1.98 < result.ledger.guarantee(1e-5).epsilon <= 2.0, method
 
 
 @check
 def check_bounds_of_predictions_are_the_declared_ones() -> None:
     """What is published of the targets is what was declared, whatever the rows hold."""
     with tempfile.TemporaryDirectory() as folder:
-        for number, factor in enumerate((1.0, 0.5)):
-            out = pv.publish(trained(replace(DATA, y=DATA.y * factor)), Path(folder) / str(number))
-            assert json.loads((out / "config.json").read_text())["target_bounds"] == list(BOUNDS)
+        for method in LEARNERS:
+            for factor in (1.0, 0.5):
+                result = trained(replace(DATA, y=DATA.y * factor), method)
+                out = pv.publish(result, Path(folder) / f"{method} {factor}")
+                published = json.loads((out / "config.json").read_text())
+                assert published["target_bounds"] == list(BOUNDS), method

@@ -50,11 +50,20 @@ def _counts(made_up: np.random.Generator, scores: Array) -> Array:
     return made_up.poisson(np.exp(0.7 * scores)).clip(0, 20)
 
 
+def _numbers(made_up: np.random.Generator, scores: Array) -> Array:
+    noisy = scores[:, None] + made_up.normal(size=(len(scores), 2))
+    return np.stack([noisy[:, 0], 100 - 20 * noisy[:, 1], np.zeros(len(scores))], 1)
+
+
 #: For each task what targets follow from scores, and what is declared of them.
 TASKS: dict[str, tuple[Callable[[np.random.Generator, Array], Array], dict[str, Any]]] = {
     "ordinal": (_ranks, {"classes": 5}),
     "multilabel": (_several, {"labels": ("pain", "fever", "cough")}),
     "counts": (_counts, {"target_bounds": (0, 20)}),
+    "multioutput": (
+        _numbers,
+        {"target_ranges": (("a", -5.0, 5.0), ("b", 0.0, 200.0), ("c", -1.0, 1.0))},
+    ),
 }
 
 
@@ -83,6 +92,9 @@ def _loss_of_a_constant(task: str, y: Array, y_test: Array) -> tuple[str, float]
     """The figure that a task is judged by, and what it is if the best constant is predicted."""
     if task == "counts":
         return "deviance", float(mean_poisson_deviance(y_test, np.full(len(y_test), y.mean())))
+    if task == "multioutput":
+        each = np.sqrt(((y_test - y.mean(0)) ** 2).mean(0))
+        return "rmse", float(each.mean())
     if task == "multilabel":
         each = np.where(y_test == 1, y.mean(0), 1 - y.mean(0))
         return "log_loss", float(-np.log(each).mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privlearn.methods.dpmac import layer_training
 from privlearn.models import heads
 from privlearn.publishing import model
 from privlearn.training import rules, train
@@ -34,9 +35,30 @@ MUTANTS = [
     Mutant(
         "bounds that are published are the rows' own",
         train.fit,
-        '{"target_bounds": list(bounds)}',
-        '{"target_bounds": [float(data.y.min()), float(data.y.max())]}',
+        "stated_by_head(result, head, bounds, ",
+        "stated_by_head(result, head, (float(data.y.min()), float(data.y.max())), ",
         "check_bounds_of_predictions_are_the_declared_ones",
+    ),
+    Mutant(
+        "bounds that DP-MAC publishes are the rows' own",
+        layer_training.train_layers,
+        "stated_by_head(result, head, data.target_bounds, ",
+        "stated_by_head(result, head, (float(data.y.min()), float(data.y.max())), ",
+        "check_bounds_of_predictions_are_the_declared_ones",
+    ),
+    Mutant(
+        "DP-MAC learns targets beyond their bounds as they are",
+        layer_training.train_layers,
+        "y=head.prepared(data.y)",
+        "y=((data.y - 50) / 20).astype('float32')",
+        "check_targets_beyond_their_bounds_count_as_these",
+    ),
+    Mutant(
+        "DP-MAC learns targets in their own units",
+        layer_training.train_layers,
+        "y=head.prepared(data.y)",
+        "y=data.y.clip(30, 70)",
+        UNITS,
     ),
     Mutant(
         "a regressor's scores get a temperature",

@@ -105,7 +105,11 @@ def test_a_table_is_trained_on_and_predicted(
         "20",
     ]
     given += ["--test-data", str(tmp_path / "test.csv"), "--epsilon", "20"]
-    for method in (["--epochs", "21", "--metric", "r2"], ["--method", "boosting"]):
+    for method in (
+        ["--epochs", "21", "--metric", "r2"],
+        ["--method", "boosting"],
+        ["--model", "mlp:8", "--method", "dpmac"],
+    ):
         out = tmp_path / method[-1]
         assert main([*given, *method, "--out", str(out)]) == 0
         text = capsys.readouterr().out

@@ -288,10 +288,24 @@ def test_a_schema_with_several_targets(tmp_path: Path) -> None:
         ('["pain", "fever"]', '["pain"]'),
         ('["pain", "fever"]', '["pain", 3]'),
         ('classes = ["no", "yes"]', 'classes = ["no", "yes", "perhaps"]'),
-        ('classes = ["no", "yes"]', "low = 0\nhigh = 1"),
     ):
         with pytest.raises(BadInput, match=r"s\.toml"):
             parse_schema(both.replace(old, new), "s.toml")
+    classes = 'classes = ["no", "yes"]'
+    with pytest.raises(BadInput, match="each a number"):
+        parse_schema(both.replace(classes, "low = 0\nhigh = 1", 1), "s.toml")
+
+
+def test_a_schema_with_several_numbers(tmp_path: Path) -> None:
+    labelled(tmp_path)
+    both = (tmp_path / "rows.toml").read_text().replace(LAST, "")
+    text = both.replace('classes = ["no", "yes"]', "low = 0\nhigh = 5")
+    schema = parse_schema(text, "s.toml")
+    assert schema.target_ranges == (("pain", 0.0, 5.0), ("fever", 0.0, 5.0))
+    assert (schema.labels, schema.classes, schema.target_bounds) == ((), (), None)
+    assert schema.columns[-2:] == ("pain", "fever")
+    assert Schema.from_json(schema.to_json(), "config.json") == schema
+    assert schema.digest != parse_schema(text.replace("high = 5", "high = 6"), "s.toml").digest
 
 
 def test_labels_that_do_not_suit_are_refused(
@@ -302,7 +316,7 @@ def test_labels_that_do_not_suit_are_refused(
         (["--target", "pain,a"], "in the schema"),
         (["--task", "ordinal"], "are several labels"),
         (["--method", "boosting"], "the task multilabel is for --method dpsgd"),
-        (["--tune", "t.toml"], "labels without --tune"),
+        (["--tune", "t.toml"], "without --tune"),
         (["--paid-metrics", "1"], "needs test rows with classes"),
         (["--class-weights", "no=1,yes=2"], "is for classes"),
         (

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -453,6 +454,49 @@ def test_activations_of_ones_own() -> None:
 @pytest.mark.nightly
 def test_analytic_bounds_hold_in_a_longer_search() -> None:
     mac_sensitivity_checks.require_bounds_hold(steps=150)
+
+
+# Published folders
+
+
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.Softplus, nn.Tanh])
+def test_a_published_network_needs_no_description(kind: type[nn.Module], tmp_path: Path) -> None:
+    """Of values and of classes; `privlearn predict` reads the folder alone."""
+    x = np.random.default_rng(0).uniform(-1, 1, (60, 6)).astype(np.float32)
+    plan = pv.Plan(pv.Poisson(0.2), epochs=1, clip=pv.mac.Derivatives(0.3))
+    plan = plan.calibrate(epsilon=4.0, delta=1e-3)
+    for loss, y, outputs in (
+        ("mse", x[:, 0], 1),
+        ("binary_cross_entropy", np.arange(60) % 3, 3),
+    ):
+        network = nn.Sequential(nn.Linear(6, 5), kind(), nn.Linear(5, outputs))
+        result = pv.dpmac(plan, network, loss, (x, y))
+        out = pv.publish(result, tmp_path / loss)
+        model = pv.load_model(out)
+        assert torch.equal(model(torch.from_numpy(x)), result.model(torch.from_numpy(x)))
+        assert model.predict(x).shape == (60,)
+        assert model.predict(x).is_floating_point() is (outputs == 1)
+        again = pv.load_model(out, network)
+        assert torch.equal(again(torch.from_numpy(x)), model(torch.from_numpy(x)))
+        np.savez(tmp_path / "new.npz", x=x)
+        assert command("predict", out, "--data", tmp_path / "new.npz") == 0
+
+
+def test_networks_that_no_text_describes_are_given(tmp_path: Path) -> None:
+    """An autoencoder's outputs are no scores of classes, and a nested network has other names."""
+    x = np.random.default_rng(0).uniform(-1, 1, (60, 6)).astype(np.float32)
+    plan = pv.Plan(pv.Poisson(0.2), epochs=1, clip=pv.mac.Derivatives(0.3))
+    plan = plan.calibrate(epsilon=4.0, delta=1e-3)
+    coder = nn.Sequential(nn.Linear(6, 2), nn.Tanh(), nn.Linear(2, 6))
+    nested = nn.Sequential(nn.Sequential(nn.Linear(6, 2), nn.Tanh()), nn.Linear(2, 1))
+    for name, network, y in (("coder", coder, x), ("nested", nested, x[:, 0])):
+        result = pv.dpmac(plan, network, "mse", (x, y))
+        assert result.model_spec is None
+        out = pv.publish(result, tmp_path / name)
+        with pytest.raises(BadInput, match="give it yourself"):
+            pv.load_model(out)
+        outputs = pv.load_model(out, network)(torch.from_numpy(x))
+        assert torch.equal(outputs, result.model(torch.from_numpy(x)))
 
 
 # The command line

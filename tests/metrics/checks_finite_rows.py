@@ -20,7 +20,7 @@ from privlearn import metrics
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
 from privlearn.methods.statistics import MetricsPlan, ValueMetricsPlan
-from privlearn.models.heads import BOUNDS, CLASSES, HEADS, LABELS
+from privlearn.models.heads import BOUNDS, CLASSES, HEADS, LABELS, RANGES
 from tests.sklearn.checks_fits import DECLARED, fitted, targets
 from tests.support.checks import check, must_raise
 
@@ -31,6 +31,7 @@ NOT_FINITE = (math.nan, math.inf, -math.inf)
 TARGETS: dict[str, tuple[dict[str, Any], Any]] = {
     CLASSES: ({"classes": 2}, (X[:, 0] > 0.5).astype(np.int64)),
     BOUNDS: ({"target_bounds": (0.0, 4.0)}, np.round(4 * X[:, 0])),
+    RANGES: ({"target_ranges": {"a": (0.0, 1.0), "b": (0.0, 1.0)}}, X[:, :2]),
     LABELS: ({"labels": ("a", "b")}, (X[:, :2] > 0.5).astype(np.int64)),
 }
 

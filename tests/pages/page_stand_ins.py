@@ -164,6 +164,38 @@ def people_with_schema(folder: Path) -> None:
     (folder / "people.toml").write_text(schema)
 
 
+def houses(folder: Path) -> None:
+    """houses.csv and new.csv, whose target is a number, and their schema."""
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-1, 1, (300, 3)).round(3)
+    lines = [(*row, round(float(row @ (0.5, -0.3, 0.2)), 3)) for row in x]
+    columns = "".join(f'{name} = {{ kind = "number", low = -1, high = 1 }}\n' for name in "abc")
+    (folder / "houses.toml").write_text(
+        f'target = "price"\n[columns]\n{columns}price = {{ kind = "target", low = -1, high = 1 }}\n'
+    )
+    _table(folder / "houses.csv", ("a", "b", "c", "price"), lines)
+    _table(folder / "new.csv", ("a", "b", "c"), [line[:3] for line in lines[:10]])
+
+
+def people_and_houses(folder: Path) -> None:
+    """Both tables; new.csv is of houses."""
+    people_with_schema(folder)
+    houses(folder)
+
+
+def vectors(folder: Path) -> None:
+    """vectors.csv, pool.csv, which has the targets, too, and their schema."""
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (2300, 2)).round(3)
+    lines = [(*row, *(row @ ((1, 0.5), (0.5, 1))).round(3)) for row in x]
+    number = "low = -1, high = 1 }"
+    columns = "".join(f'{name} = {{ kind = "number", {number}\n' for name in "ab")
+    columns += "".join(f'{name} = {{ kind = "target", low = -2, high = 2 }}\n' for name in "uv")
+    (folder / "vectors.toml").write_text(f'target = ["u", "v"]\n[columns]\n{columns}')
+    _table(folder / "vectors.csv", ("a", "b", "u", "v"), lines[:2000])
+    _table(folder / "pool.csv", ("a", "b", "u", "v"), lines[2000:])
+
+
 def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([heads, *lines])
@@ -238,10 +270,10 @@ class Page:
 
 NEEDS: dict[str, Page] = {
     "docs/command-line.md": Page(files=patients),
-    "docs/methods.md": Page(files=people_with_schema),
     "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
-    "docs/pate.md": Page(after=segments),
+    "docs/methods.md": Page(files=people_and_houses),
+    "docs/pate.md": Page(files=vectors, after=segments),
     "docs/segmentation.md": Page(
         names=scans,
         files=nifti_files,

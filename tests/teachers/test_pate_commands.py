@@ -481,3 +481,48 @@ def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (code, "has no y: expected the masks of x" in said) == (2, True), said
     with pytest.raises(BadInput, match="expected x and y"):  # they are not declared public
         pv.load(tmp_path / "public.npz", classes=10, value_range=(0, 16))
+
+
+def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command each, with public targets and without; the folder predicts from a table."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (2200, 3)).round(4)
+    y = (x @ rng.uniform(-1, 1, (3, 4)) * [1, 1, 10, 100]).round(4)
+    names = [f"x{column}" for column in range(3)], [f"y{column}" for column in range(4)]
+    columns = [f'{name} = {{ kind = "number", low = -1, high = 1 }}' for name in names[0]]
+    columns += [
+        f'{name} = {{ kind = "target", low = {-3 * unit}, high = {3 * unit} }}'
+        for name, unit in zip(names[1], (1, 1, 10, 100), strict=True)
+    ]
+    schema = tmp_path / "s.toml"
+    schema.write_text(f"target = {names[1]}\n[columns]\n" + "\n".join(columns))
+    for name, part, heads in (
+        ("rows", slice(2000), [*names[0], *names[1]]),
+        ("pool", slice(2000, 2150), [*names[0], *names[1]]),
+        ("asked", slice(2000, 2150), names[0]),
+        ("test", slice(2150, 2200), [*names[0], *names[1]]),
+    ):
+        lines = [",".join(map(str, row)) for row in np.hstack([x, y])[part, : len(heads)].tolist()]
+        (tmp_path / f"{name}.csv").write_text("\n".join([",".join(heads), *lines]))
+    given = ["train", "--method", "pate", "--schema", str(schema), "--epsilon", "8"]
+    given += ["--data", str(tmp_path / "rows.csv"), "--test-data", str(tmp_path / "test.csv")]
+    for public, kind in (("pool", "pca"), ("asked", "identity")):
+        out = str(tmp_path / f"of-{public}")
+        words = [*given, "--public", str(tmp_path / f"{public}.csv"), "--teachers", "80"]
+        assert cli.main([*words, "--json", "--out", out]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["epsilon"] <= 8
+        assert answer["test_metrics"]["r2"] > 0.7, answer["test_metrics"]
+        assert cli.main(["verify", out]) == 0
+        facts = json.loads((tmp_path / f"of-{public}" / "privacy.json").read_text())["facts"]
+        assert facts["reducer"]["kind"] == kind
+        capsys.readouterr()
+        assert cli.main(["predict", out, "--data", str(tmp_path / "asked.csv")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "index,y0,y1,y2,y3"
+        predicted = np.array([line.split(",")[1:] for line in lines[1:]], dtype=float)
+        assert np.corrcoef(predicted[:, 3], y[2000:2150, 3])[0, 1] > 0.7
+    words = [*given, "--public", str(tmp_path / "pool.csv"), "--threshold", "9", "--answers", "5"]
+    code, said = command(capsys, *words, "--out", str(tmp_path / "no"))
+    assert code == 2
+    assert "are for votes on classes" in said

@@ -31,7 +31,9 @@ from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
+from privlearn.data.named import load_features
 from privlearn.data.schema import read_schema
+from privlearn.data.tables import read_table
 from privlearn.errors import BadInput, DataWarning, PrivlearnError, warn
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
@@ -247,12 +249,15 @@ def data_of(request: Request) -> Dataset:
         screen.notes.print(note)
     require_task(request.task, data)
     head = head_of(request.task, data)
-    if head.named and (request.method != DPSGD or (data.labels and request.tune)):
+    learned = METHODS[request.method].targets
+    several = data.labels or data.target_ranges
+    if head.named and request.method != DPSGD and head.task not in learned:
+        raise BadInput(f"the task {head.task} is for --method dpsgd: leave the other out")
+    if several and request.tune:
         raise BadInput(
-            f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other "
-            "out"
+            f"the task {head.task} is for --method dpsgd, without --tune: leave --tune out"
         )
-    if data.target_bounds is not None and "values" not in METHODS[request.method].targets:
+    if data.target_bounds is not None and "values" not in learned:
         raise BadInput(
             f"--method {request.method} is for classes, and the targets are numbers: leave it out"
         )
@@ -269,7 +274,8 @@ def data_of(request: Request) -> Dataset:
 
 def has_maps(data: Dataset) -> bool:
     """Whether targets are maps of classes, not classes."""
-    return data.y is not None and len(np.shape(data.y)) > 1 and not data.labels
+    several = data.labels or data.target_ranges
+    return data.y is not None and len(np.shape(data.y)) > 1 and not several
 
 
 def public_rows(request: Request, data: Dataset) -> Dataset:
@@ -314,7 +320,10 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
         return load(request.public, request.data_dir, public=True)
     if request.schema is not None and Path(request.public).suffix != ".npz":
         # whose rows they are does not matter
-        schema = replace(read_schema(request.schema), person=None)
+        schema = replace(data.schema or read_schema(request.schema), person=None)
+        table = read_table(request.public, schema.columns, schema.dialect)
+        if request.method == PATE and not {*schema.targets} <= {*table.columns}:
+            return replace(load_features(table, schema), public=True)  # asked about alone
         return load(request.public, schema=schema, public=True)
     if data.grid is not None:
         return load(request.public, classes=data.classes, grid=data.grid, public=True)
@@ -322,6 +331,8 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     public = load(
         request.public,
         classes=data.classes,
+        target_bounds=request.target_bounds,
+        targets=request.target,
         value_range=(float(low.min()), float(high.max())),
         public=True,
     )

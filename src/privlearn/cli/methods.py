@@ -27,6 +27,7 @@ from privlearn.methods.pate.plan import PatePlan
 from privlearn.methods.statistics.advice import advised_classifier
 from privlearn.methods.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
 from privlearn.methods.statistics.plan import ClassifierPlan
+from privlearn.models.heads import head_of
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
 from privlearn.training.choices import Facts, TrainRequest
@@ -219,6 +220,7 @@ _METRICS = {
     "multilabel": ("subset-accuracy", "f1", "auc", "log-loss"),
     "ordinal": (*_OF_CLASSES, "mae"),
     "counts": ("deviance", *_OF_VALUES),
+    "multioutput": _OF_VALUES,
 }
 
 
@@ -228,10 +230,9 @@ def require_metric(request: Request, data: Any) -> None:
     Raises:
         BadInput: naming those that there are.
     """
-    task = request.task or ("multilabel" if data.labels else None)
-    there = _METRICS.get(
-        str(task), _OF_VALUES if data.classes is None and not data.labels else _OF_CLASSES
-    )
+    head = head_of(request.task, data)
+    task = head.task if head.named else None
+    there = _METRICS.get(str(task), _OF_VALUES if data.classes is None else _OF_CLASSES)
     if request.metric is not None and request.tune is None and request.metric not in there:
         raise BadInput(
             f"--metric {request.metric} is not a metric of such targets: expected one of "

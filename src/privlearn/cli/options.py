@@ -166,8 +166,9 @@ _DATA = group_of(
     Option(
         "target",
         "A,B",
-        "the column to predict, or several labels, in place of what the schema names; for an .npz "
-        "the names of the columns of y, of which each is 0 or 1",
+        "the column to predict, or several labels or numbers, in place of what the schema names; "
+        "for an .npz the names of the columns of y, of which each is 0 or 1, or with "
+        "--target-bounds a number",
         column_list,
         (),
         argument="targets",
@@ -255,8 +256,8 @@ _VOTES = (
     Option(
         "queries",
         "N",
-        "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or "
-        "all there are)",
+        "for pate: public inputs that are asked about (default: 1000, of numbers 200, for maps of "
+        "classes 20, or all there are)",
         int,
         part="plan",
     ),
@@ -849,7 +850,8 @@ def _other_methods() -> tuple[Option, ...]:
         Option(
             "teacher",
             "SPEC",
-            "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
+            "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn; of numbers "
+            "ridge (default), forest, linear, mlp:100, cnn",
         ),
         *_fields(),
         part=None,

@@ -1,5 +1,5 @@
-"""`--method pate`: teachers vote on public inputs, or correct public maps; their student is
-published.
+"""`--method pate`: teachers vote on public inputs, predict numbers for them, or correct public
+maps; their student is published.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from privlearn.core.streams import Streams
 from privlearn.data import NAMES, Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate import KeptFolder
-from privlearn.methods.pate.votes import settle_votes
-from privlearn.methods.pate.voting import train_by_votes
+from privlearn.methods.pate.answering import settle_answers, train_by_answers
+from privlearn.methods.pate.plan import PatePlan
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
 from privlearn.training.train import facts_of
@@ -142,24 +142,25 @@ def warned_before() -> Iterator[None]:
         yield
 
 
-# Votes on classes
+# Votes on classes, and codes of numbers
 
 
 @contextmanager
 def pate_job(request: Request, data: Dataset) -> Iterator[Job]:
-    """Teachers who vote on classes, or correct maps of them."""
+    """Teachers who vote on classes, predict numbers, or correct maps of classes."""
     if has_maps(data):
         yield methods.map_pages().corrections_job(request, data)
     else:
-        yield votes_job(request, data)
+        yield answers_job(request, data)
 
 
-def votes_job(request: Request, data: Dataset) -> Job:
-    """Teachers who vote on classes."""
+def answers_job(request: Request, data: Dataset) -> Job:
+    """Teachers who vote on classes, or predict numbers."""
     data, pool = _apart(request, data)
     options = methods.named_options(request, public=pool)
-    plan = settle_votes(options, facts_of(data, request.examples))
-    answer = methods.votes_figures(plan, request.delta)
+    plan = settle_answers(options, facts_of(data, request.examples))
+    numbers = data.classes is None
+    answer = _code_figures(plan, request) if numbers else methods.votes_figures(plan, request.delta)
     cautions = (
         *hollow(request.epsilon, request.delta, request.examples or data.examples),
         *seed_warning(request),
@@ -169,7 +170,7 @@ def votes_job(request: Request, data: Dataset) -> Job:
     def run(opened: Opened) -> Result:
         folder = kept_and_paid(opened, answer)
         with warned_before(), screen.progress_bar("training", "teachers") as progress:
-            return train_by_votes(
+            return train_by_answers(
                 plan,
                 data,
                 options,
@@ -187,14 +188,18 @@ def votes_job(request: Request, data: Dataset) -> Job:
             )
         }
 
+    if numbers:
+        screen.notes.print(_describe_codes(plan, pool))
     if request.queries is None:
         screen.notes.print(
             f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about"
         )
+    unit = "on each number of a code" if numbers else "votes"
     return Job(
         data,
         answer,
-        f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, "
+        f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} "
+        f"{unit}, "
         f"epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
         f"({answer['adjacency']}){', for a person with all their rows' if plan.persons else ''}",
         cautions,
@@ -204,15 +209,30 @@ def votes_job(request: Request, data: Dataset) -> Job:
     )
 
 
+def _describe_codes(plan: PatePlan, pool: Dataset) -> str:
+    """What teachers' numbers are released as, and how good an answer is at best."""
+    if pool.y is not None:
+        return (
+            "answers are codes: principal components of the public rows' targets, those above the "
+            "noise"
+        )
+    return (
+        "answers are the numbers themselves, because the public rows have no targets to fit "
+        f"principal components to: the noise on each is {plan.noise_std / 2:.1%} of its declared "
+        "range. Tighter bounds lower it, and so do public rows with targets"
+    )
+
+
+def _code_figures(plan: PatePlan, request: Request) -> dict[str, Any]:
+    """The guarantee of a plan for numbers, as the JSON object that scripts rely on."""
+    numbers = plan.to_json() | plan.noise_figures()
+    return screen.priced(plan, request.delta) | {"plan": numbers}
+
+
 def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
     """The data with rows to test on, and the public inputs: of --public, or nine tenths of named
     data's test rows.
     """
-    if data.classes is None:
-        raise BadInput(
-            "teachers vote for classes, and these data have other targets: declare them with "
-            "--classes"
-        )
     if request.public is not None:
         return data, public_rows(request, data)
     require_public(request)

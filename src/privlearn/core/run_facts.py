@@ -46,6 +46,7 @@ class RunFacts(TypedDict, total=False):
     public_features: Open  # each kind of public transform says what it was made by
     chosen: list[ChosenFeatures]
     target_bounds: tuple[float, float]
+    target_ranges: list[tuple[str, float, float]]
     task: str
     labels: list[str]
     public_start: PublicStart

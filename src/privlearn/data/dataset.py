@@ -68,6 +68,8 @@ class Dataset:
             none.
         target_bounds: declared bounds of targets that are numbers, one for each row: those beyond
             count as these. None: none are declared.
+        target_ranges: names and declared bounds of targets of which each row has several numbers,
+            {name: (low, high)}; y has shape (rows, targets). Empty: none are declared.
         public: whether the curator declares the rows public: they are not protected. For validation
             rows.
         labels: names of the columns of targets of which several hold at once: y has shape (rows,
@@ -93,6 +95,7 @@ class Dataset:
     target_bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
     grid: str | None = None
+    target_ranges: Any = ()
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "x_test", "y_test"):
@@ -105,8 +108,9 @@ class Dataset:
                 object.__setattr__(self, name, values)
         for name in ("labels", "feature_names"):
             require_fit(name, getattr(self, name), Iterable[str])
-        if self.target_bounds is not None:
-            self._require_values()
+        from privlearn._target_ranges import read_declared
+
+        read_declared(self)
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
         if self.labels and (self.classes is not None or self.target_bounds is not None):
             raise BadInput(
@@ -121,21 +125,6 @@ class Dataset:
                 f"there are {len(self.feature_names)} feature_names, and rows of {features} "
                 "numbers: expected a name for each"
             )
-
-    def _require_values(self) -> None:
-        """Refuse bounds of targets that are none, or that go with classes."""
-        try:
-            low, high = map(float, () if self.target_bounds is None else self.target_bounds)
-        except (TypeError, ValueError, OverflowError):
-            low = high = math.nan
-        if not -1e30 < low < high < 1e30 or self.classes is not None:
-            beside = "" if self.classes is None else f", and classes is {self.classes}"
-            raise BadInput(
-                f"target_bounds is {str(self.target_bounds)[:60]}{beside}: expected two public "
-                "numbers, the smaller first, where targets are numbers, and None where they are "
-                "classes"
-            )
-        object.__setattr__(self, "target_bounds", (low, high))
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""
@@ -201,6 +190,11 @@ class Dataset:
         Raises:
             BadInput: targets that are none of what was declared, or not one for each row.
         """
+        if self.target_ranges:
+            from privlearn._target_ranges import with_number_rows
+
+            numbers: Dataset = with_number_rows(self)
+            return numbers
         if self.classes is None and self.target_bounds is None:
             return self
         if self.y is None and not self.public:

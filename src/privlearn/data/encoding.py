@@ -121,27 +121,36 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64] | NDArray[n
     """The label of every row: its target's position among the classes; or the target as a number,
     within its bounds.
 
-    Of several targets the labels of each, shape (rows, targets).
+    Of several targets the labels, or the numbers, of each, shape (rows, targets).
 
     Raises:
         BadInput: the target's column is not there, or a cell holds none of the classes, or no
             number.
     """
+    if schema.target_ranges:
+        columns = [
+            _numbers(table, name, low, high, schema) for name, low, high in schema.target_ranges
+        ]
+        return np.stack(columns, axis=1)
     if schema.target_bounds is not None:
-        values, absent, misfit = cells.numbers(
-            _column(table, schema.target), schema.missing, _decimal(schema)
-        )
-        _refuse(table, schema.target, misfit, schema)
-        if absent.any():
-            row = int(np.argmax(absent))
-            raise BadInput(
-                f"{table.place(row, schema.target)} is missing, and it is what is to be predicted: "
-                "leave out rows without it before the table is given, or predict another column",
-                row=table.first + row,
-            )
-        return values.clip(*schema.target_bounds).astype(np.float32)
+        return _numbers(table, schema.target, *schema.target_bounds, schema)
     labels = np.stack([_labels(table, name, schema) for name in schema.targets], axis=1)
     return labels if schema.labels else labels[:, 0]
+
+
+def _numbers(
+    table: Table, target: str, low: float, high: float, schema: Schema
+) -> NDArray[np.float32]:
+    values, absent, misfit = cells.numbers(_column(table, target), schema.missing, _decimal(schema))
+    _refuse(table, target, misfit, schema)
+    if absent.any():
+        row = int(np.argmax(absent))
+        raise BadInput(
+            f"{table.place(row, target)} is missing, and it is what is to be predicted: "
+            "leave out rows without it before the table is given, or predict another column",
+            row=table.first + row,
+        )
+    return values.clip(low, high).astype(np.float32)
 
 
 def _labels(table: Table, target: str, schema: Schema) -> NDArray[np.int64]:

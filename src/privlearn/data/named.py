@@ -102,8 +102,9 @@ def load(
             targets.
         target_bounds: the declared public range of targets that are numbers, in place of `classes`.
         targets: of a table, the columns to predict, in place of those that the schema's file names;
-            several are labels that hold or don't, each 0 or 1. Of an .npz the names of the columns
-            of y, in place of `classes`.
+            several are labels that hold or don't, each 0 or 1, or numbers, each with its bounds in
+            the schema. Of an .npz the names of the columns of y, in place of `classes`; beside
+            `target_bounds` they are numbers, all with these bounds.
         grid: of scans, the declared size that each is brought to, `40x56x40` or
             `40x56x40/2`.
 
@@ -163,6 +164,13 @@ def load(
         "target_bounds": target_bounds,
     }
     rows = read_npz(path, public=public)
+    shape: tuple[int, ...] = () if rows.get("y") is None else np.shape(rows["y"])
+    columns = shape[1] if len(shape) == 2 else 1
+    if target_bounds is not None and (targets or columns > 1):
+        names = targets or [f"y{column}" for column in range(columns)]
+        ranges = dict.fromkeys(names, target_bounds)
+        about |= {"target_bounds": None, "target_ranges": ranges}
+        targets = ()
     return Dataset(
         **rows, classes=classes, low=low, high=high, labels=tuple(targets), **about
     ).checked()

@@ -21,6 +21,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn._target_ranges import Ranges, read_ranges
 from privlearn.data.cells import folded
 from privlearn.data.faults import Faults
 from privlearn.data.table_files import Dialect
@@ -193,6 +194,8 @@ class Schema:
             no feature.
         target_bounds: the declared bounds of a target that is a number; those beyond count as
             these. None: of classes.
+        target_ranges: names and bounds of the columns to predict, where these are several numbers,
+            `target` the first of them. Empty: they are not.
         labels: the columns to predict, where there are several, `target` the first of them: of each
             row the place of its value among the two classes, 0 or 1, for each column. Empty: there
             is one target.
@@ -210,17 +213,19 @@ class Schema:
     labels: tuple[str, ...] = ()
     dialect: Dialect | None = None
     drafted_from: DraftedFrom | None = None
+    target_ranges: Ranges = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The columns to predict."""
-        return self.labels or (self.target,)
+        return self.labels or tuple(name for name, *_ in self.target_ranges) or (self.target,)
 
     @property
     def of_targets(self) -> dict[str, Any]:
         """What it declares of targets, as a data set has it."""
         classes = None if self.labels else len(self.classes) or None
-        return {"classes": classes, "target_bounds": self.target_bounds, "labels": self.labels}
+        declared = {"classes": classes, "target_bounds": self.target_bounds, "labels": self.labels}
+        return declared | {"target_ranges": self.target_ranges}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -247,6 +252,7 @@ class Schema:
         }
         settled |= {} if self.target_bounds is None else {"target_bounds": self.target_bounds}
         settled |= {"labels": self.labels} if self.labels else {}
+        settled |= {"target_ranges": self.target_ranges} if self.target_ranges else {}
         return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -258,7 +264,9 @@ class Schema:
         if self.target_bounds is not None:
             settings = dict(zip(("low", "high"), self.target_bounds, strict=True))
         targets = {name: {"kind": "target", **settings} for name in self.targets}
-        named = list(self.labels) if self.labels else self.target
+        for name, low, high in self.target_ranges:
+            targets[name] = {"kind": "target", "low": low, "high": high}
+        named = list(self.targets) if len(self.targets) > 1 else self.target
         written = {} if self.dialect is None else self.dialect.stated()
         drafted = {} if self.drafted_from is None else {"drafted_from": asdict(self.drafted_from)}
         return {
@@ -405,7 +413,7 @@ class _Reader:
                 f"one of the columns, or a list: {', '.join(map(_quote, [*columns][:12]))}",
             )
         features: list[Column] = []
-        of_targets: list[_Target] = []
+        of_targets: dict[str, _Target] = {}
         faults, read = Faults(), dict[str, Column | _Target]()
         for name, column_settings in columns.items():
             with faults.noted():
@@ -423,7 +431,7 @@ class _Reader:
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
-                of_targets.append(column)
+                of_targets[name] = column
         if not features:
             raise self.refusal("the target is its only column", "at least one column to learn from")
         person = settings.get("person")
@@ -432,18 +440,19 @@ class _Reader:
                 f"person is {_quote(person)}",
                 "the name of a column that is neither a feature nor the target",
             )
-        classes, bounds = of_targets[0]
-        if isinstance(target, list):
-            if (
-                not 2 <= len(targets) == len(set(targets))
-                or len(classes) != 2
-                or len(set(of_targets)) > 1
-            ):
+        classes, bounds = next(iter(of_targets.values()))
+        ranges = {name: pair for name, (_, pair) in of_targets.items() if pair is not None}
+        several = 2 <= len(targets) == len(set(targets))
+        if isinstance(target, list) and several and len(ranges) == len(targets):
+            optional["target_ranges"] = read_ranges({name: ranges[name] for name in targets})
+            bounds = None
+        elif isinstance(target, list):
+            if not several or len(classes) != 2 or len(set(of_targets.values())) > 1:
                 raise self.refusal(
                     f"target is {_quote(target)}",
                     (
-                        "two different columns or more, with the same two classes each: that of 0 "
-                        "first, then that of 1"
+                        "two different columns or more, each a number with low and high, or all "
+                        "with the same two classes: that of 0 first, then that of 1"
                     ),
                 )
             optional["labels"] = tuple(targets)

@@ -27,19 +27,16 @@ class Method:
         name: what it is called.
         plans: the kinds of its plans, each with the module, free of torch, that registers its
             class. What the card says of its facts the plans say, too (`AbstractPlan.fact_rows`).
-        takes: the names of the options that it takes, of those that not every method takes. What
-            says how a run computes (`runs.compute.ComputeConfig`) names its methods itself.
+        takes: the names of options that it takes; `runs.compute.ComputeConfig` has its own rows.
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
-        fields: options of its own: name, what stands for the value in the help, help, and what
-            reads it.
+        fields: options of its own: name, what stands for the value, help, and what reads it.
         settle: from the options, by name, and the public facts of the rows (`training.rules.Facts`)
             to a plan with its noise.
-        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the
-            random streams to a result.
+        train: from that plan, rows, options, the ledger (None: its own) and streams to a result.
         aliases: other names, which `train` takes for it.
         commands: the names of options that it takes on the command line alone.
-        targets: what rows may have to be learned: `classes`, `values`, `labels` or `maps`.
+        targets: what can be learned: `classes`, `values`, `multioutput`, `labels`, `maps`.
         check: refuses options that do not go together, before any data are read.
         pages: the module with its own pages of the command line; empty: it has none.
         command: the method under whose name the command line has it; empty: its own.
@@ -120,7 +117,7 @@ METHODS = {
             | {"select", "select_share", "temperature"},
             after_steps=True,
             commands=_DESCENT_COMMANDS | {"public", "tune", "explain", "jobs", "start"},
-            targets=frozenset({"classes", "values", "labels", "maps"}),
+            targets=frozenset({"classes", "values", "multioutput", "labels", "maps"}),
         ),
         Method(
             "dpmac",
@@ -129,6 +126,7 @@ METHODS = {
             settle=_call("dpmac.layers:settle_layers"),
             train=_call("dpmac.layer_training:train_layers"),
             commands=_DESCENT_COMMANDS,
+            targets=frozenset({"classes", "values", "multioutput"}),
             check=_call("dpmac.layers:require_combinable"),
         ),
         Method(
@@ -137,9 +135,10 @@ METHODS = {
             frozenset({"public", "epochs", "model", "learning_rate", "teacher", "jobs"})
             | {"teachers", "queries", "threshold", "answers"},
             "epochs, learning rate and model are the student's, teacher the teachers'",
-            settle=_call("pate.votes:settle_votes"),
-            train=_call("pate.voting:train_by_votes"),
+            settle=_call("pate.answering:settle_answers"),
+            train=_call("pate.answering:train_by_answers"),
             commands=frozenset({"resume", "maps"}),
+            targets=frozenset({"classes", "values", "multioutput"}),
             check=_call("pate.votes:require_combinable"),
         ),
         Method(

@@ -43,6 +43,7 @@ _COMMON = frozenset(
 _TARGETS = {
     "classes": "classes",
     "values": "numbers",
+    "multioutput": "several numbers",
     "labels": "labels of which several hold",
     "maps": "maps of classes",
 }
@@ -206,12 +207,13 @@ def _require_targets(row: Method, data: Dataset, task: str | None) -> None:
     """
     require_task(task, data)
     head = head_of(task, data)
-    if head.named:
+    if head.named and head.task not in row.targets:
         raise BadInput(
             f"task is {head.task!r}, and method={row.name!r} does not learn it: train by dpsgd, or "
             "leave it out"
         )
     kind = "values" if data.target_bounds is not None else "labels" if data.labels else "classes"
+    kind = head.task if data.target_ranges else kind
     if kind == "classes" and data.y is not None and len(data.y.shape) > 1:
         kind = "maps"
     if kind not in row.targets:

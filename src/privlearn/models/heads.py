@@ -20,9 +20,11 @@ from privlearn.errors import BadInput
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: What may be declared of targets: the number of classes, bounds of a number, or the names of
-#: several labels.
-CLASSES, BOUNDS, LABELS = "classes", "target_bounds", "labels"
+    from privlearn._target_ranges import Ranges
+
+#: What may be declared of targets: the number of classes, bounds of a number, names and bounds of
+#: several numbers, or the names of several labels.
+CLASSES, BOUNDS, RANGES, LABELS = "classes", "target_bounds", "target_ranges", "labels"
 #: The task of classes.
 CLASSIFICATION = "classification"
 _MOST_LABELS = 10_000
@@ -50,6 +52,7 @@ class Head(ABC):
             shorter, in front of a linear model.
         skewed: whether those of any model are: clipped short, they would lead to a median in place
             of the mean.
+        scored: whether outputs are scores of classes or labels; else they are numbers.
         named: whether folders say the task by its name; else it follows from the number of classes
             and the bounds.
         reading: how predictions are read, for the card of a named task.
@@ -68,6 +71,7 @@ class Head(ABC):
     tempered: ClassVar[bool] = False
     long_clip: ClassVar[bool] = True
     skewed: ClassVar[bool] = False
+    scored: ClassVar[bool] = True
     named: ClassVar[bool] = True
     reading: ClassVar[str] = ""
     outputs: int
@@ -164,7 +168,7 @@ class ValueHead(Head):
     """A number between declared bounds, taken to [-1, 1]; half the squared error of one output."""
 
     task, declared = "regression", BOUNDS
-    long_clip, named = False, False
+    long_clip, named, scored = False, False, False
     outputs = classes = 1
     #: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets'
     #: range.
@@ -203,6 +207,83 @@ class ValueHead(Head):
     def loss(self, request: Any) -> Any:
         """Half the squared error."""
         return squared_error
+
+
+@final
+@registered
+class NumbersHead(Head):
+    """Several numbers, each between declared bounds and taken to [-1, 1]; half the sum of their
+    squared errors.
+    """
+
+    task, declared = "multioutput", RANGES
+    long_clip, scored = False, False
+    reading = (
+        "Predictions are numbers in the units of the targets, each within its declared bounds."
+    )
+
+    def __init__(self, stated: Mapping[str, Any]) -> None:
+        from privlearn._target_ranges import read_ranges
+
+        self.ranges: Ranges = read_ranges(stated[RANGES])
+        self.outputs = self.classes = len(self.ranges)
+        self.names = tuple(name for name, _, _ in self.ranges)
+        bounds = np.array([pair for _, *pair in self.ranges], dtype=np.float64)
+        self.low, self.high = bounds[:, 0], bounds[:, 1]
+
+    @classmethod
+    def usual_rate(cls, rate: float, clip_norm: float) -> float:
+        """As of one number."""
+        return ValueHead.usual_rate(rate, clip_norm)
+
+    def fits(self, y: NDArray[Any]) -> str:
+        """A number for each row and target."""
+        numbers = y.dtype.kind in "fiub" and y.shape[1:] == (self.outputs,)
+        return "" if numbers else f"a number for each row and each of the {self.outputs} targets"
+
+    def prepared(self, y: Any) -> Any:
+        """Clipped to their bounds, and scaled to [-1, 1]."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(
+            np.float32
+        )
+
+    def complete(self, network: nn.Module) -> nn.Module:
+        """The network, of which the last layer can be rescaled.
+
+        Raises:
+            BadInput: it is not linear.
+        """
+        _last(network)
+        return network
+
+    def published(self, network: nn.Module) -> nn.Module:
+        """The network in the units of the targets."""
+        import torch
+
+        scale, shift = (
+            torch.as_tensor(part / 2, dtype=torch.float32, device=_last(network).weight.device)
+            for part in (self.high - self.low, self.high + self.low)
+        )
+        rescale(network, scale[:, None], shift)
+        return network
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """The numbers within their bounds, shape (rows, targets)."""
+        low, high = (outputs.new_tensor(bounds) for bounds in (self.low, self.high))
+        return outputs.clamp(low, high)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """None: without columns."""
+        return outputs[:, :0]
+
+    def stated(self) -> dict[str, Any]:
+        """With the names and bounds of the targets."""
+        return {**super().stated(), RANGES: [list(part) for part in self.ranges]}
+
+    def loss(self, request: Any) -> Any:
+        """Half the sum of squared errors."""
+        return sum_of_squares
 
 
 @final
@@ -304,7 +385,7 @@ class CountHead(Head):
     """
 
     task, declared = "counts", BOUNDS
-    skewed = True
+    skewed, scored = True, False
     outputs = classes = 1
     reading = (
         "Predictions are expected counts, within the declared bounds: the mean of a Poisson "
@@ -372,21 +453,26 @@ def sum_of_labels(outputs: Tensor, targets: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
 
 
+def sum_of_squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the sum of the outputs' squared errors, for each example."""
+    return (outputs - targets).square().sum(1) / 2
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of one output, for each example."""
     return (outputs[:, 0] - targets).square() / 2
 
 
-def rescale(model: nn.Module, scale: float, shift: float) -> None:
+def rescale(model: nn.Module, scale: float | Tensor, shift: float | Tensor) -> None:
     """Multiply the output of a released network and add to it, in its last layer:
-    post-processing.
+    post-processing. Of several outputs `scale` has shape (outputs, 1), and `shift` (outputs,).
     """
     import torch
 
     last = _last(model)
     with torch.no_grad():
         last.weight.mul_(scale)
-        last.bias.mul_(scale).add_(shift)
+        last.bias.mul_(scale if isinstance(scale, float) else scale[:, 0]).add_(shift)
 
 
 def _last(model: nn.Module) -> nn.Linear:
@@ -472,6 +558,11 @@ _DECLARED = {
     LABELS: (
         "several labels",
         "labels=(name, name, ...), or in the schema several columns as target",
+    ),
+    RANGES: (
+        "several numbers",
+        "target_ranges={name: (low, high), ...}, or in the schema several columns as target, each "
+        "with low and high",
     ),
     BOUNDS: (
         "numbers",

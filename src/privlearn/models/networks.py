@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, final
@@ -31,6 +32,16 @@ NetworkSpec = str | nn.Module | Callable[[tuple[int, ...]], nn.Module]
 _DEEPEST = 1000
 #: Channels from which on an input is taken for maps of features.
 _MAPS = 16
+#: Outputs of a linear layer that `layers:` may have.
+_WIDEST = 1 << 24
+#: Parts of `layers:` that are no linear layers, by name.
+_STOCK: dict[str, type[nn.Module]] = {
+    "flatten": nn.Flatten,
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+}
 #: What `boosting` makes.
 _BOOSTED = ("boosted", "boosted-counts")
 
@@ -42,7 +53,8 @@ def build(
     """Build the network that `spec` names or makes, with initial weights drawn from `rng`.
 
     Args:
-        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or
+        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `layers:flatten,64,tanh,10`
+            (linear layers by their outputs, and activations between them), `cnn`, `unet` or
             `unet:16,32,64` (channels, for maps of classes), or `package.module:function`, a factory
             that is called with `input_shape=` and `classes=` and returns an nn.Module; or a
             network itself; or a function from the shape of one example to one.
@@ -86,7 +98,7 @@ def build(
 def is_built_in(spec: str | None) -> bool:
     """Whether `spec` names a network of privlearn's own, not the user's code."""
     return spec is not None and (
-        spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet", *_BOOSTED)
+        spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "layers", "unet", *_BOOSTED)
     )
 
 
@@ -110,6 +122,8 @@ def _builder(spec: str) -> Callable[..., Any]:
         return _unet(rest)
     if name in _BOOSTED:
         return lambda **shapes: boosted(spec, **shapes)
+    if name == "layers":
+        return partial(_of_layers, _layer_parts(rest))
     if name == "mlp":
         if not rest:
             raise BadInput(
@@ -131,6 +145,66 @@ def _builder(spec: str) -> Callable[..., Any]:
         "factory package.module:function",
         spec=spec,
     )
+
+
+def layers_text(model: nn.Module) -> str | None:
+    """The spec that builds a network like this one, `layers:64,relu,10`: a `nn.Sequential` of
+    linear layers, by their outputs, and of activations without parameters, by their names.
+
+    None: it is no such sequence.
+    """
+    names = {kind: name for name, kind in _STOCK.items()}
+    parts = []
+    for part in model if type(model) is nn.Sequential else [nn.Module()]:
+        if type(part) is nn.Linear and part.bias is not None:
+            parts.append(str(part.out_features))
+        elif type(part) in names and str(part) == str(type(part)()):
+            parts.append(names[type(part)])
+        else:
+            return None
+    return f"layers:{','.join(parts)}" if 0 < len(parts) <= 2 * _DEEPEST else None
+
+
+def _layer_parts(text: str) -> list[str | int]:
+    """The parts of `layers:`: names, and outputs of linear layers.
+
+    Raises:
+        BadInput: one is neither, or there are too many.
+    """
+    texts = text.split(",")
+    parts = [part if part in _STOCK else _widths(part)[0] for part in texts[: 2 * _DEEPEST]]
+    wrong = [
+        part
+        for part, read in zip(texts, parts, strict=False)
+        if isinstance(read, int) and not 0 < read <= _WIDEST
+    ]
+    if wrong or len(texts) > len(parts):
+        raise BadInput(
+            f"model 'layers:...' has {len(texts)} parts, and {(wrong or texts)[0][:40]!r} among "
+            "them: expected outputs of linear layers, or some of "
+            f"{', '.join(_STOCK)}, such as layers:flatten,64,relu,10"
+        )
+    return parts
+
+
+def _of_layers(
+    parts: Sequence[str | int], *, input_shape: tuple[int, ...], classes: int | None
+) -> nn.Sequential:
+    """The network that `layers_text` describes."""
+    layers: list[nn.Module] = []
+    numbers = math.prod(input_shape) if parts[0] == "flatten" else input_shape[-1]
+    for part in parts:
+        if isinstance(part, str):
+            layers.append(_STOCK[part]())
+        else:
+            layers.append(nn.Linear(numbers, part))
+            numbers = part
+    if classes is not None and numbers != classes:
+        raise BadInput(
+            f"model 'layers:...' has {numbers} outputs, and {classes} are needed: let its last "
+            "linear layer have that many"
+        )
+    return nn.Sequential(*layers)
 
 
 def _widths(text: str) -> list[int]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from privlearn._target_ranges import bounds_text
 from privlearn._texts import for_code, for_markdown
 from privlearn.core.accounting.guarantee import (
     ALL,
@@ -478,6 +479,9 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "task": lambda value, _: iter([("task", value)]),
     "target_bounds": lambda value, _: iter(
         [("target", f"numbers in [{value[0]:g}, {value[1]:g}], clipped to it")]
+    ),
+    "target_ranges": lambda value, _: iter(
+        [("targets", f"numbers, clipped to bounds: {bounds_text(value)}")]
     ),
     "class_weights": lambda value, _: iter(
         [("weights of the classes", ", ".join(f"{weight:.4g}" for weight in value))]

@@ -31,7 +31,7 @@ from privlearn.data.schema import Schema
 from privlearn.data.tables import framed, is_frame
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
-from privlearn.models.heads import ClassHead, stated_head
+from privlearn.models.heads import ClassHead, NumbersHead, stated_head
 from privlearn.publishing import exporting, folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS, Contents
 from privlearn.publishing.keys import read_public
@@ -316,6 +316,7 @@ class PublishedModel(Described, nn.Sequential):
             neither does. Of a model of labels, those that say that a label does not hold, and that
             it does.
         labels: what is predicted, of a model of several labels; else empty.
+        targets: what is predicted, of a model of several numbers; else empty.
         task: its name, where the folder says one (`models.heads`); else None.
         target_bounds: the bounds of the values that it predicts, where they were declared.
         grid: the size that scans in files are brought to, as a text, where it was trained on such;
@@ -341,6 +342,7 @@ class PublishedModel(Described, nn.Sequential):
         self._head = stated_head(config)
         self.task = None if self._head is None else self._head.task
         self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
+        self.targets = self._head.names if isinstance(self._head, NumbersHead) else ()
         self.target_bounds: list[float] | None = config.get("target_bounds")
         self.grid = str(config["grid"]) if "grid" in config else None
         self.verification, self.config, self._contents = verification, dict(config), contents
@@ -372,6 +374,8 @@ class PublishedModel(Described, nn.Sequential):
             if self.classes > 1
             else ", values"
         )
+        if self.targets:
+            classes = f", {len(self.targets)} values"
         shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
         layers = (
             f"{', '.join(type(module).__name__ for module in self)}, for rows of shape "
@@ -381,11 +385,16 @@ class PublishedModel(Described, nn.Sequential):
             "model.predict(rows) gives classes, model.predict_proba(rows) probabilities, "
             "model(rows) scores"
         )
-        use = "model.predict(rows) gives values" if self.classes == 1 else use
+        use = use if self._scored else "model.predict(rows) gives values"
         return Summary(
             "PublishedModel: its folder agrees with its certificate",
             [("model", layers), guarantee, *more[:2], ("use", use)],
         )
+
+    @property
+    def _scored(self) -> bool:
+        """Whether outputs are scores of classes or labels."""
+        return self.classes != 1 and (self._head is None or self._head.scored)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
@@ -437,7 +446,8 @@ class PublishedModel(Described, nn.Sequential):
             Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a
             single one. For a data frame an array of the classes' names, or of values. Of a model of
             labels 0 or 1 for each, shape (rows, labels); for a data frame a data frame, a column
-            for each label, with the names of its two classes.
+            for each label, with the names of its two classes. Of a model of several numbers these,
+            shape (rows, targets), and for a data frame a column for each target.
 
         Raises:
             BadInput: rows of another shape, or a data frame whose columns or cells do not suit the
@@ -445,6 +455,8 @@ class PublishedModel(Described, nn.Sequential):
         """
         if is_frame(x):
             predicted = self.predict(self._features(x)).cpu().numpy()
+            if self.targets:
+                return framed(x, dict(zip(self.targets, predicted.T, strict=True)))
             if self.labels:
                 cells = np.array(self.class_names)[predicted].T
                 return framed(x, dict(zip(self.labels, cells, strict=True)))
@@ -487,7 +499,7 @@ class PublishedModel(Described, nn.Sequential):
         Raises:
             BadInput: as for `predict`; or the model predicts values.
         """
-        if self.classes == 1:
+        if not self._scored:
             raise BadInput("the model predicts values, which have no probabilities: call predict")
         if is_frame(x):
             columns = self.predict_proba(self._features(x)).cpu().numpy().T

@@ -32,6 +32,7 @@ class Configuration(TypedDict, total=False):
     classes: int | None
     transforms: list[Open]
     target_bounds: tuple[float, float]
+    target_ranges: list[tuple[str, float, float]]
     task: str
     labels: list[str]
     class_names: list[str]

@@ -46,6 +46,8 @@ class Facts:
         target_bounds: the declared bounds of targets that are numbers; None: they are classes.
         class_names: what the classes are called, in their order; empty if they have no names.
         labels: what labels are called of which several hold at once; empty: there are none.
+        target_ranges: names and declared bounds of targets of several numbers; empty: there are
+            none.
         persons: whether rows have person ids.
         sparse: whether rows are those of a sparse matrix, which is never dense as a whole.
     """
@@ -63,6 +65,7 @@ class Facts:
     labels: tuple[str, ...] = ()
     persons: bool = False
     sparse: bool = False
+    target_ranges: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def features(self) -> str | None:

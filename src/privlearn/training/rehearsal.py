@@ -170,7 +170,11 @@ def _make_rows(settled: Settled, data: Dataset, size: int) -> Dataset:
         x.uniform_(generator=torch.Generator().manual_seed(0))
     y = np.zeros((size, *np.shape(data.y)[1:]), np.asarray(data.y[:0]).dtype)
     return Dataset(
-        x, settled.head(vars(data)).prepared(y), classes=data.classes, labels=data.labels
+        x,
+        settled.head(vars(data)).prepared(y),
+        classes=data.classes,
+        labels=data.labels,
+        target_ranges=data.target_ranges,
     )
 
 

@@ -338,7 +338,8 @@ def usual_features(request: TrainRequest, facts: Facts) -> str | None:
     precedes.
     """
     plain = kind_of(request.model) == "linear" and request.normalise in (None, "none")
-    plain &= request.pca is None and request.select is None and facts.target_bounds is None
+    plain &= request.pca is None and request.select is None
+    plain &= facts.target_bounds is None and not facts.target_ranges
     signal = facts.examples * (request.epsilon or math.inf)
     return usual(facts.shape, facts.low, signal) if plain else None
 

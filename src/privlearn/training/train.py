@@ -77,12 +77,13 @@ def train(
             anything that `pv.dpsgd` refuses.
     """
     if not isinstance(dataset, Dataset) or not (
-        dataset.classes or dataset.target_bounds or dataset.labels
+        dataset.classes or dataset.target_bounds or dataset.target_ranges or dataset.labels
     ):
         raise BadInput(
             "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., "
-            "high=...); for numbers target_bounds=(low, high) in place of classes, and for labels "
-            "of which several hold labels=(name, ...)"
+            "high=...); for numbers target_bounds=(low, high) in place of classes, for several "
+            "target_ranges={name: (low, high)}, and for labels of which several hold "
+            "labels=(name, ...)"
         )
     _require_known(choices)
     dataset = dataset.with_plain_targets()
@@ -215,6 +216,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
         data.labels,
         data.groups is not None,
         data.is_sparse,
+        data.target_ranges,
     )
 
 
@@ -251,7 +253,7 @@ def fit(
     request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
     build = partial(network_for, settled, data, streams)
     data, row_loss = (
-        replace(data, y=head.prepared(data.y), target_bounds=None),
+        replace(data, y=head.prepared(data.y), target_bounds=None, target_ranges=()),
         loss or head.loss(request),
     )
     if weights is not None:
@@ -270,14 +272,29 @@ def fit(
         checkpoint=checkpoint,
         validation=validation,
     )
+    return stated_by_head(result, head, bounds, request.model)
+
+
+def stated_by_head(
+    result: Result, head: heads.Head, bounds: tuple[float, float] | None, model: NetworkSpec
+) -> Result:
+    """The result of a network that was trained for a task: its model gives what the task publishes,
+    a number in the target's units, for example, and its folder says of which task it is.
+
+    Args:
+        result: of the training.
+        head: the task.
+        bounds: that are declared of the targets, if there are any.
+        model: what the network was made of.
+    """
     *front, trained = result.model.children()
-    head_facts = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
     return replace(
         result,
         model=nn.Sequential(*front, head.published(trained)).eval(),
-        facts=result.facts | head_facts,
-        architecture=result.architecture | head_facts,
-        model_spec=text_of(request.model),
+        facts=result.facts | stated,
+        architecture=result.architecture | stated,
+        model_spec=text_of(model),
         classes=head.classes,
     )
 

@@ -58,7 +58,7 @@ def run(request: Request) -> int:
         request.folder, request.model, trusted=request.key, features=request.features
     )
     config = model.config
-    names, labels = list(model.class_names), model.labels
+    names, labels = list(model.class_names), model.labels or model.targets
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
     table = _table(request, model.schema)
@@ -220,7 +220,7 @@ def _columns(
     columns: dict[str, Sequence[Any]] = {"index": range(len(chosen))}
     if ids is not None:
         columns["id"] = ["" if cell is None else cell for cell in ids]
-    if chosen.ndim == 2:  # of several labels
+    if chosen.ndim == 2:  # of several labels, or numbers
         return columns | dict(zip(names, chosen.T.tolist(), strict=True))
     columns["prediction"] = [label.item() for label in chosen]
     if names:
@@ -234,7 +234,7 @@ def _csv(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = _columns(chosen, names, ids)
-    of = names if chosen.ndim == 2 else range(scores.shape[1])
+    of = names[: scores.shape[1]] if chosen.ndim == 2 else range(scores.shape[1])
     writer.writerow([*columns, *(f"score_{c}" for c in of)])
     for cells, row in zip(zip(*columns.values(), strict=True), scores, strict=True):
         writer.writerow([*cells, *(f"{score:.6g}" for score in row)])

@@ -34,9 +34,10 @@ from privlearn.core.schedules import Constant, Schedule, spec
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.methods.dpmac.coordinates import Coordinates
-from privlearn.methods.dpmac.expansion import Output, WeightSteps, output_named, targets
+from privlearn.methods.dpmac.expansion import SQUARED, Output, WeightSteps, output_named, targets
 from privlearn.methods.dpmac.network import Activations, Layer, LayerDiagnostics, layers_of
 from privlearn.methods.dpmac.sums import BatchDerivatives
+from privlearn.models.networks import layers_text
 from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
@@ -408,7 +409,19 @@ class MacTask:
             seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(self._watch.figures),
             checkpoint=session.file,
+            **self._described_network(),
         )
+
+    def _described_network(self) -> dict[str, Any]:
+        """What a folder builds the network again from, where one output is a value, or several are
+        scores of classes: only these are what `predict` reads.
+        """
+        network, outputs = self._network, self._layers[-1].linear.out_features
+        flat = len(self._front.shape) == 1 or isinstance(next(network.children()), nn.Flatten)
+        if not flat or (self._output is SQUARED) is not (outputs == 1):
+            return {}
+        text = layers_text(network)
+        return {} if text is None else {"model_spec": text, "classes": outputs}
 
 
 def _bound(plan: Plan) -> Layerwise:

@@ -42,18 +42,32 @@ def settle_votes(options: Any, facts: Facts) -> PatePlan:
             "teachers vote for classes, and these data have other targets: declare them with "
             "classes="
         )
-    pool = None if options.public is None else len(options.public.x)
-    queries = min(QUERIES, pool or QUERIES) if options.queries is None else options.queries
-    if pool is not None and isinstance(queries, int) and queries > pool:
-        raise BadInput(
-            f"queries is {queries}, and there are {pool} public inputs to ask about: ask at most "
-            f"{pool}"
-        )
+    queries = asked_of(options, QUERIES)
     votes: Votes | ConfidentVotes = Votes(facts.classes)
     if options.threshold is not None:
         votes = ConfidentVotes(facts.classes, options.threshold, options.answers)
     teachers = TEACHERS if options.teachers is None else options.teachers
     return with_noise(PatePlan(queries, teachers, votes), options, persons=facts.persons)
+
+
+def asked_of(options: Any, usual: int) -> int:
+    """How many public inputs are asked about: as many as are given, else as usual or all.
+
+    Args:
+        options: by name.
+        usual: where there are as many public inputs.
+
+    Raises:
+        BadInput: more than there are.
+    """
+    pool = None if options.public is None else len(options.public.x)
+    queries: int = min(usual, pool or usual) if options.queries is None else options.queries
+    if pool is not None and isinstance(queries, int) and queries > pool:
+        raise BadInput(
+            f"queries is {queries}, and there are {pool} public inputs to ask about: ask at most "
+            f"{pool}"
+        )
+    return queries
 
 
 def with_noise(plan: PatePlan, options: Any, *, persons: bool) -> PatePlan:
