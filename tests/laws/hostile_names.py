@@ -426,6 +426,12 @@ def parts() -> dict[str, Call]:
             fixed=False,
             what="it",
         ),
+        "models.volume_decoder": Call(
+            pv.models.volume_decoder, shape=(2, 4, 4, 4), size=2, width=2, middle=None
+        ),
+        "models.volume_encoder": Call(
+            pv.models.volume_encoder, shape=(2, 4, 4, 4), size=2, width=2
+        ),
         "boosting.BoostingPlan": Call(
             boost.BoostingPlan, columns=columns(), target=boost.Labels(3), trees=1, depth=2
         ),
