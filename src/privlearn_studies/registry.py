@@ -326,6 +326,12 @@ STUDIES = (
         "fay2020.segmentation:run",
     ),
     Study(
+        "pate-from-nothing",
+        f"{_FAY}, results",
+        "MRI volumes: teachers, student and DP-SGD from nothing, as in the paper",
+        "fay2020.from_nothing:run",
+    ),
+    Study(
         "pate-tumours",
         _FAY,
         "four classes and four channels, on tumours that a program draws",

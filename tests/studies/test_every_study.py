@@ -21,7 +21,14 @@ import privlearn_studies
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn_studies import best, correlated, data, persons, registry, runs
-from privlearn_studies.fay2020 import four_classes, scans, segmentation, segmenting, votes
+from privlearn_studies.fay2020 import (
+    four_classes,
+    from_nothing,
+    scans,
+    segmentation,
+    segmenting,
+    votes,
+)
 from privlearn_studies.fay2020 import tumours as drawn
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.harder2020 import features as hidden_units
@@ -91,6 +98,9 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "pate-segmentation, gradients": lambda run: run.but(
         epsilon=run.epsilon and 8.0, epochs=1, first=8, settings=_BRIEF
     ),
+    "pate-segmentation, from nothing": lambda run: run.but(teachers=2, first=8, steps=1, epochs=1),
+    "pate-segmentation, mean mask": lambda run: run.but(steps=1, first=8),
+    "pate-segmentation, gradients from nothing": lambda run: run.but(epochs=1, first=8),
 }
 
 
@@ -209,6 +219,7 @@ def little(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(best, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(votes, "POOL", 450)
         patch.setattr(scans, "load", _cropped)
+        patch.setattr(from_nothing, "TEST", 4)
         patch.setattr(scans, "tumours", _drawn)
         patch.setattr(four_classes, "SIZE", (8, 8, 8))
         patch.setattr(four_classes, "_CELLS", ((8.0, 10), (8.0, 80)))

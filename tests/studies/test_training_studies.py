@@ -38,7 +38,8 @@ TRAINED = [
     for study in registry.STUDIES
     if study.trains
     and not study.name.startswith("dfs-")
-    and study.name not in ("dpmac-features", "pate-segmentation", "pate-tumours")
+    and study.name
+    not in ("dpmac-features", "pate-segmentation", "pate-from-nothing", "pate-tumours")
 ]
 OUTCOME = Outcome(
     test=(0.5, 0.75), train=(), train_end=0.7, noise=(10.0, 9.0), rho=0.01, epsilon=0.5
