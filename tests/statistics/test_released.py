@@ -6,6 +6,7 @@ from io import BytesIO
 
 import pytest
 
+from privlearn.cli import main
 from privlearn.publishing import rows_file
 from tests.statistics import checks_released
 from tests.support.checks import CHECKS
@@ -35,6 +36,13 @@ def test_a_file_that_holds_something_else_is_refused_in_words(content: bytes, wo
     looks, wrong = rows_file.look_at(BytesIO(content))
     assert looks is None
     assert words in wrong
+
+
+def test_verify_says_that_rows_are_certified_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with checks_released.published(checks_released.some_rows()) as folder:
+        assert main(["verify", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the weights and the released rows are the certified ones" in said
 
 
 def test_a_file_stays_open() -> None:

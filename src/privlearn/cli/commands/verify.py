@@ -5,11 +5,13 @@ keys to sign.
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit, readable
 from privlearn.publishing import signing
+from privlearn.publishing.folder import RELEASED
 from privlearn.publishing.verify import Verification, verify
 
 
@@ -24,8 +26,10 @@ def run(request: Request) -> int:
     if checked.ok:
         assert checked.epsilon is not None
         whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
+        # a file that the certificate does not name would not have been accepted
+        rows = " and the released rows" if (Path(request.folder) / RELEASED).exists() else ""
         out.print(
-            f"{screen.style('green bold')}{name} verifies{screen.END}: the weights are the "
+            f"{screen.style('green bold')}{name} verifies{screen.END}: the weights{rows} are the "
             "certified ones, and the events give epsilon "
             f"{screen.BOLD}{readable(checked.epsilon)}{screen.END} at delta {checked.delta:g} "
             f"({checked.adjacency} neighbours, by {checked.method}{whom})."
