@@ -237,7 +237,8 @@ def _require_public(options: SimpleNamespace, data: Dataset) -> None:
         if not isinstance(public, Dataset) or not public.public:
             raise BadInput(
                 "the rows of public get no protection, and were not declared public: give "
-                "public=pv.Dataset(x, public=True)"
+                "public=pv.Dataset(x, public=True), or of a table "
+                "public=pv.load(path, schema=..., public=True)"
             )
         for part in (public.x, public.x_test):
             if part is not None:

@@ -82,7 +82,8 @@ def require_public(pool: Any) -> None:
     if not isinstance(pool, Dataset) or not pool.public:
         raise BadInput(
             "teachers answer about public inputs, which get no protection: give "
-            "public=pv.Dataset(x, public=True), rows of the form of the data"
+            "public=pv.Dataset(x, public=True), rows of the form of the data, or of a table "
+            "public=pv.load(path, schema=..., public=True)"
         )
 
 
