@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import privlearn as pv
+from privlearn.cli import main
 from privlearn.data import encoding
 from privlearn.data.schema import parse_schema
 from privlearn.data.tables import column_names
@@ -23,7 +24,7 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no target": (
         'target = "income"',
         "",
-        ("target is not there", "'age', 'work', 'hours', 'income'"),
+        ("target is not there", "'income', 'age', 'work', 'hours'"),
     ),
     "a target that is no column": (
         '"income"',
@@ -131,6 +132,20 @@ def test_schemas_are_refused(case: str) -> None:
         declared(SCHEMA.replace(old, new, 1))
     for part in ("people.toml", *expected):
         assert part in str(caught.value)
+
+
+def test_a_wrong_target_on_the_command_line_names_the_right_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "people.toml").write_text(SCHEMA, encoding="utf-8")
+    (tmp_path / "people.csv").write_text(CSV, encoding="utf-8")
+    words = ["train", "--data", str(tmp_path / "people.csv"), "--epsilon", "1"]
+    words += ["--schema", str(tmp_path / "people.toml"), "--out", str(tmp_path / "model")]
+    assert main([*words, "--target", "inc"]) == 2
+    said = capsys.readouterr().err
+    assert "target is 'inc': expected one of the columns, or a list: 'income', 'age'" in said
+    assert main([*words, "--target", "age"]) == 2
+    assert "column 'age' has kind 'number'" in capsys.readouterr().err
 
 
 def test_the_documented_schema_is_one() -> None:
