@@ -52,7 +52,26 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "[columns]\nage = 3\n[columns.years]",
         ("column 'age' is 3",),
     ),
-    "no lower bound": ("low = 17", "", ("low of column 'age' is not there", "publicly known")),
+    "no lower bound": (
+        "low = 17",
+        "",
+        ("low of column 'age' is not there", "publicly known, below high = 90."),
+    ),
+    "no upper bound": (
+        "high = 90",
+        "",
+        ("high of column 'age' is not there", "publicly known, above low = 17."),
+    ),
+    "a target without classes or bounds": (
+        'classes = ["<=50K", ">50K"]',
+        "",
+        ("'income' is a target with neither", "classes = [", "low and high for a number"),
+    ),
+    "a target with one bound": (
+        'classes = ["<=50K", ">50K"]',
+        "low = 3",
+        ("high of column 'income' is not there", "above low = 3."),
+    ),
     "a bound that is text": (
         "low = 17",
         'low = "17"',

@@ -556,6 +556,11 @@ class _Reader:
                 low, high = (self._number(place, settings, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
                 return (), (low, high)
+            case "target" if {*settings} == {"kind"}:
+                raise self.refusal(
+                    f"{place} is a target with neither classes nor bounds",
+                    'classes = ["NAME", "NAME"] for classes, or low and high for a number',
+                )
             case "target":
                 self._only(place, settings, ("kind", "classes"))
                 return self._names(place, settings, "classes", 2, missing), None
@@ -567,9 +572,12 @@ class _Reader:
     def _number(self, place: str, settings: Mapping[str, Any], key: str) -> float:
         value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
+            other = {"low": "high", "high": "low"}.get(key)
+            side = "below" if key == "low" else "above"
+            beside = f", {side} {other} = {_quote(settings[other])}" if other in settings else ""
             raise self.refusal(
                 f"{key} of {place} is {_quote(value)}",
-                f"a finite number, publicly known: {key} = 0",
+                f"a finite number, publicly known{beside}",
             )
         return float(value)
 
