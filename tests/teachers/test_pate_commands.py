@@ -500,6 +500,7 @@ def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("rows", slice(2000), [*names[0], *names[1]]),
         ("pool", slice(2000, 2150), [*names[0], *names[1]]),
         ("asked", slice(2000, 2150), names[0]),
+        ("half", slice(2000, 2150), [*names[0], *names[1][:2]]),
         ("test", slice(2150, 2200), [*names[0], *names[1]]),
     ):
         lines = [",".join(map(str, row)) for row in np.hstack([x, y])[part, : len(heads)].tolist()]
@@ -522,6 +523,11 @@ def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert lines[0] == "index,y0,y1,y2,y3"
         predicted = np.array([line.split(",")[1:] for line in lines[1:]], dtype=float)
         assert np.corrcoef(predicted[:, 3], y[2000:2150, 3])[0, 1] > 0.7
+    code, said = command(
+        capsys, *given, "--public", str(tmp_path / "half.csv"), "--out", str(tmp_path / "no")
+    )
+    assert code == 2
+    assert "has some of the targets, and not 'y2', 'y3': add them" in said
     words = [*given, "--public", str(tmp_path / "pool.csv"), "--threshold", "9", "--answers", "5"]
     code, said = command(capsys, *words, "--out", str(tmp_path / "no"))
     assert code == 2

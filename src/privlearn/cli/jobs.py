@@ -322,8 +322,15 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
         # whose rows they are does not matter
         schema = replace(data.schema or read_schema(request.schema), person=None)
         table = read_table(request.public, schema.columns, schema.dialect)
-        if request.method == PATE and not {*schema.targets} <= {*table.columns}:
+        lacking = [name for name in schema.targets if name not in table.columns]
+        if request.method == PATE and lacking == [*schema.targets]:
             return replace(load_features(table, schema), public=True)  # asked about alone
+        if lacking and request.method == PATE:
+            raise BadInput(
+                f"--public {request.public} has some of the targets, and not "
+                f"{', '.join(map(repr, lacking))[:120]}: add them, or leave out all targets (the "
+                "public rows are then asked about alone)"
+            )
         return load(request.public, schema=schema, public=True)
     if data.grid is not None:
         return load(request.public, classes=data.classes, grid=data.grid, public=True)
