@@ -252,11 +252,14 @@ def data_of(request: Request) -> Dataset:
     learned = METHODS[request.method].targets
     several = data.labels or data.target_ranges
     if head.named and request.method != DPSGD and head.task not in learned:
-        raise BadInput(f"the task {head.task} is for --method dpsgd: leave the other out")
-    if several and request.tune:
+        learners = [
+            row.name for row in METHODS.values() if row.name == DPSGD or head.task in row.targets
+        ]
         raise BadInput(
-            f"the task {head.task} is for --method dpsgd, without --tune: leave --tune out"
+            f"the task {head.task} is for --method {' or '.join(learners)}: leave the other out"
         )
+    if several and request.tune:
+        raise BadInput(f"the task {head.task} is learned without --tune: leave --tune out")
     if data.target_bounds is not None and "values" not in learned:
         raise BadInput(
             f"--method {request.method} is for classes, and the targets are numbers: leave it out"
