@@ -128,4 +128,7 @@ def test_numbers_are_learned_one_at_a_time(
     assert learners == ["dpsgd", "dpmac", "pate"]
     assert f"multioutput is for --method {' or '.join(learners)}: leave the other out" in said
     assert cli.main([*words, "--target", "dose"]) == 0
+    shown = capsys.readouterr().out
+    assert "test figures" in shown
+    assert "accuracy" not in shown
     assert pv.verify(tmp_path / "model").ok
