@@ -572,7 +572,7 @@ class _Reader:
     def _number(self, place: str, settings: Mapping[str, Any], key: str) -> float:
         value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
-            other = {"low": "high", "high": "low"}.get(key)
+            other = {"low": "high", "high": "low"}.get(key, "")
             side = "below" if key == "low" else "above"
             beside = f", {side} {other} = {_quote(settings[other])}" if other in settings else ""
             raise self.refusal(
