@@ -64,15 +64,15 @@ class OutOfMemory(PrivlearnError, MemoryError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something was computed for which no guarantee holds, or several releases add up; the message
-    says which.
-    """
+    """No guarantee holds for what was computed, or releases add up; the message says which."""
 
 
 class DataWarning(UserWarning):
-    """A table was read, and some of its cells have no meaning by its schema: for the data's
-    curator.
-    """
+    """Cells of a table that was read have no meaning by its schema: for the data's curator."""
+
+
+class TrainingWarning(UserWarning):
+    """A model learns less than it could, at the same guarantee; the message says what to change."""
 
 
 def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import privlearn as pv
 from privlearn import cli
+from privlearn.methods import METHODS
 from privlearn.publishing import certificate
 
 SCHEMA = """
@@ -105,3 +106,29 @@ def test_the_budget_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_refusals(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["budget", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_numbers_are_learned_one_at_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A regression trains, without test rows, too; several numbers are sent to their methods."""
+    draw = np.random.default_rng(0)
+    ages = draw.integers(0, 100, 500)
+    lines = [f"{age},{age / 10:.1f},{age / 20:.2f}" for age in ages]
+    (tmp_path / "rows.csv").write_text("\n".join(["age,dose,stay", *lines]) + "\n")
+    columns = '[columns]\nage = { kind = "number", low = 0, high = 100 }\n'
+    columns += 'dose = { kind = "target", low = 0, high = 10 }\n'
+    columns += 'stay = { kind = "target", low = 0, high = 5 }\n'
+    (tmp_path / "schema.toml").write_text(f'target = ["dose", "stay"]\n{columns}')
+    words = ["train", "--method", "boosting", "--data", str(tmp_path / "rows.csv"), "--epsilon"]
+    words += ["2", "--schema", str(tmp_path / "schema.toml"), "--out", str(tmp_path / "model")]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    learners = [row.name for row in METHODS.values() if "multioutput" in row.targets]
+    assert learners == ["dpsgd", "dpmac", "pate"]
+    assert f"multioutput is for --method {' or '.join(learners)}: leave the other out" in said
+    assert cli.main([*words, "--target", "dose"]) == 0
+    shown = capsys.readouterr().out
+    assert "test figures" in shown
+    assert "accuracy" not in shown
+    assert pv.verify(tmp_path / "model").ok

@@ -25,6 +25,7 @@ import privlearn as pv
 from privlearn import cli
 from privlearn.cli import jobs, methods
 from privlearn.methods import pate as teachers
+from privlearn.methods.statistics.plan import RowsPlan
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
 from privlearn.publishing import signing
@@ -119,6 +120,12 @@ def a_student_that_learned_little(place: Path) -> str:
         said = Said(*[torch.arange(90.0).view(30, 3) / 100] * 4)
         pv.pate(plan, said, values, public().x, student, streams=pv.Streams.new(0))
     return " ".join(str(each.message) for each in caught)
+
+
+def few_noisy_rows(place: Path) -> str:
+    """As Python says it; the command line names an option for the mode."""
+    plan = RowsPlan(3, 20, 20, 1.2, labels="randomised", noise_multiplier=9.0, label_share=0.9)
+    return " ".join(plan.noise_warnings(30))
 
 
 def predictions_given_twice(place: Path) -> str:
@@ -381,6 +388,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
     "a student that learned little": a_student_that_learned_little,
+    "few noisy rows": few_noisy_rows,
     "predictions given twice": predictions_given_twice,
     "training beside a private run": trained_beside,
     "fits of estimators": fitted_twice,

@@ -232,6 +232,15 @@ def test_options_that_a_method_does_not_take_are_refused(
     assert not out.exists()
 
 
+def test_the_advice_on_noisy_rows_names_options(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["budget", "--method", "features", "--numbers", "10", "--classes", "3"]
+    assert main([*words, "--mode", "rows", "--examples", "200", "--epsilon", "0.5"]) == 0
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "will hardly be better than always the most frequent class" in said
+    assert "spend more, or release statistics (--mode statistics)" in said
+    assert "pv." not in said
+
+
 def test_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["budget", "--examples", "60000", "--batch-size", "600", "--epsilon", "2"]) == 0
     shown = capsys.readouterr().out

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import privlearn as pv
+from privlearn.cli import main
 from privlearn.data import encoding
 from privlearn.data.schema import parse_schema
 from privlearn.data.tables import column_names
@@ -23,7 +24,7 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no target": (
         'target = "income"',
         "",
-        ("target is not there", "'age', 'work', 'hours', 'income'"),
+        ("target is not there", "'income', 'age', 'work', 'hours'"),
     ),
     "a target that is no column": (
         '"income"',
@@ -51,7 +52,26 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "[columns]\nage = 3\n[columns.years]",
         ("column 'age' is 3",),
     ),
-    "no lower bound": ("low = 17", "", ("low of column 'age' is not there", "publicly known")),
+    "no lower bound": (
+        "low = 17",
+        "",
+        ("low of column 'age' is not there", "publicly known, below high = 90."),
+    ),
+    "no upper bound": (
+        "high = 90",
+        "",
+        ("high of column 'age' is not there", "publicly known, above low = 17."),
+    ),
+    "a target without classes or bounds": (
+        'classes = ["<=50K", ">50K"]',
+        "",
+        ("'income' is a target with neither", "classes = [", "low and high for a number"),
+    ),
+    "a target with one bound": (
+        'classes = ["<=50K", ">50K"]',
+        "low = 3",
+        ("high of column 'income' is not there", "above low = 3."),
+    ),
     "a bound that is text": (
         "low = 17",
         'low = "17"',
@@ -131,6 +151,20 @@ def test_schemas_are_refused(case: str) -> None:
         declared(SCHEMA.replace(old, new, 1))
     for part in ("people.toml", *expected):
         assert part in str(caught.value)
+
+
+def test_a_wrong_target_on_the_command_line_names_the_right_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "people.toml").write_text(SCHEMA, encoding="utf-8")
+    (tmp_path / "people.csv").write_text(CSV, encoding="utf-8")
+    words = ["train", "--data", str(tmp_path / "people.csv"), "--epsilon", "1"]
+    words += ["--schema", str(tmp_path / "people.toml"), "--out", str(tmp_path / "model")]
+    assert main([*words, "--target", "inc"]) == 2
+    said = capsys.readouterr().err
+    assert "target is 'inc': expected one of the columns, or a list: 'income', 'age'" in said
+    assert main([*words, "--target", "age"]) == 2
+    assert "column 'age' has kind 'number'" in capsys.readouterr().err
 
 
 def test_the_documented_schema_is_one() -> None:

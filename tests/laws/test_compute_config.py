@@ -21,7 +21,7 @@ from privlearn.cli.options import options_of
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.processes import World
 from privlearn.errors import BadInput
-from privlearn.methods import METHODS
+from privlearn.methods import BUILT_IN, METHODS
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments
@@ -267,6 +267,27 @@ def test_an_unknown_field_is_refused_with_those_there_are(name: str) -> None:
         BadInput, match=f"train has no argument '{name}'.* microbatch, device, precision"
     ):
         _train(**{name: 1})
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_an_argument_that_is_cut_short_leads_to_the_whole_name(method: str) -> None:
+    data = pv.Dataset(np.zeros((8, 2), np.float32), np.zeros(8, np.int64), classes=2)
+    with pytest.raises(BadInput, match=r"'eps': expected some of .*\. Did you mean epsilon\?$"):
+        pv.train(data, method=method, eps=3)
+    with pytest.raises(BadInput, match=r"'deltta'.*Did you mean delta"):
+        pv.train(data, method=method, deltta=1e-5)
+    with pytest.raises(
+        BadInput, match=r"'zzzz': expected some of ([a-z_]+(, )?)+( and others)?\.$"
+    ):
+        pv.train(data, method=method, zzzz=3)
+
+
+def test_a_list_of_arguments_ends_with_a_whole_name() -> None:
+    with pytest.raises(BadInput) as caught:
+        pv.train(pv.load("digits"), method="dpmac", zzzz=3)
+    listed = str(caught.value).partition("some of ")[2].removesuffix(" and others.").split(", ")
+    known = {field.name for field in dataclasses.fields(TrainRequest)} | METHODS["dpmac"].takes
+    assert {*listed} <= known
 
 
 @pytest.mark.parametrize("name", ["microbatch", "device", "precision", "augmentation", "world"])

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -483,6 +485,20 @@ def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixt
         pv.load(tmp_path / "public.npz", classes=10, value_range=(0, 16))
 
 
+def test_a_student_that_learned_little_names_the_options(tmp_path: Path) -> None:
+    words = [*PATE, "--teachers", "5", "--queries", "40", "--epochs", "1", "--model", "linear"]
+    words += ["--learning-rate", "0.00001", "--out", str(tmp_path / "m")]
+    run = subprocess.run(
+        [sys.executable, "-m", "privlearn", *words], capture_output=True, text=True, check=True
+    )
+    said = " ".join(run.stderr.split())
+    assert "warning: the student learned little" in said
+    assert "Train longer (--epochs) or at a higher --learning-rate;" in said
+    assert "fewer --queries, or take a larger --epsilon" in said
+    assert "UserWarning" not in said
+    assert ".py" not in said
+
+
 def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One command each, with public targets and without; the folder predicts from a table."""
     rng = np.random.default_rng(0)
@@ -500,6 +516,7 @@ def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("rows", slice(2000), [*names[0], *names[1]]),
         ("pool", slice(2000, 2150), [*names[0], *names[1]]),
         ("asked", slice(2000, 2150), names[0]),
+        ("half", slice(2000, 2150), [*names[0], *names[1][:2]]),
         ("test", slice(2150, 2200), [*names[0], *names[1]]),
     ):
         lines = [",".join(map(str, row)) for row in np.hstack([x, y])[part, : len(heads)].tolist()]
@@ -522,7 +539,17 @@ def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert lines[0] == "index,y0,y1,y2,y3"
         predicted = np.array([line.split(",")[1:] for line in lines[1:]], dtype=float)
         assert np.corrcoef(predicted[:, 3], y[2000:2150, 3])[0, 1] > 0.7
-    words = [*given, "--public", str(tmp_path / "pool.csv"), "--threshold", "9", "--answers", "5"]
+    code, said = command(
+        capsys, *given, "--public", str(tmp_path / "half.csv"), "--out", str(tmp_path / "no")
+    )
+    assert code == 2
+    assert "has some of the targets, and not 'y2', 'y3': add them" in said
+    words = [*given, "--public", str(tmp_path / "pool.csv")]
+    code, said = command(capsys, *words, "--teachers", "2", "--out", str(tmp_path / "no"))
+    assert code == 2
+    assert "no component has a variance above the noise's" in said
+    assert said.strip().endswith("use more --teachers, fewer --queries or a larger --epsilon")
+    words += ["--threshold", "9", "--answers", "5"]
     code, said = command(capsys, *words, "--out", str(tmp_path / "no"))
     assert code == 2
     assert "are for votes on classes" in said

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
 from privlearn._checks import printable
@@ -15,7 +16,7 @@ from privlearn.cli.option import Option
 from privlearn.cli.options import options_of
 from privlearn.cli.outlets import forget_reader, perhaps_unread, require_outlets
 from privlearn.cli.request import parse
-from privlearn.errors import DataWarning, PrivacyWarning, PrivlearnError
+from privlearn.errors import DataWarning, PrivacyWarning, PrivlearnError, TrainingWarning
 
 _usual_format = warnings.formatwarning
 #: Where a command is, if not in `run` of the module of its name.
@@ -42,12 +43,14 @@ def _as_a_line(
     filename: str,
     lineno: int,
     line: str | None = None,
+    *,
+    command: str,
 ) -> str:
-    """What a warning is printed as: those of privlearn without the line of code that they arose
-    in.
+    """What a warning is printed as: those of privlearn with the options of the command, and without
+    the line of code that they arose in.
     """
-    if issubclass(category, PrivacyWarning | DataWarning):
-        return f"warning: {printable(str(message))}\n"
+    if issubclass(category, PrivacyWarning | DataWarning | TrainingWarning):
+        return f"warning: {in_options(printable(str(message)), command)}\n"
     return _usual_format(message, category, filename, lineno, line)
 
 
@@ -55,10 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 fine, 1 a check failed, 2 bad input."""
     request = None
     require_outlets()
+    words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:  # a process of its own
-        warnings.formatwarning = _as_a_line
+        warnings.formatwarning = partial(_as_a_line, command=words[0] if words else "")
     try:
-        request = parse(list(sys.argv[1:] if argv is None else argv))
+        request = parse(words)
         # Only when it runs: most commands import torch.
         module, function = _ELSEWHERE.get(request.command, (request.command, "run"))
         code: int = getattr(import_module(f"privlearn.cli.commands.{module}"), function)(request)

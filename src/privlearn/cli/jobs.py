@@ -252,11 +252,14 @@ def data_of(request: Request) -> Dataset:
     learned = METHODS[request.method].targets
     several = data.labels or data.target_ranges
     if head.named and request.method != DPSGD and head.task not in learned:
-        raise BadInput(f"the task {head.task} is for --method dpsgd: leave the other out")
-    if several and request.tune:
+        learners = [
+            row.name for row in METHODS.values() if row.name == DPSGD or head.task in row.targets
+        ]
         raise BadInput(
-            f"the task {head.task} is for --method dpsgd, without --tune: leave --tune out"
+            f"the task {head.task} is for --method {' or '.join(learners)}: leave the other out"
         )
+    if several and request.tune:
+        raise BadInput(f"the task {head.task} is learned without --tune: leave --tune out")
     if data.target_bounds is not None and "values" not in learned:
         raise BadInput(
             f"--method {request.method} is for classes, and the targets are numbers: leave it out"
@@ -322,8 +325,15 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
         # whose rows they are does not matter
         schema = replace(data.schema or read_schema(request.schema), person=None)
         table = read_table(request.public, schema.columns, schema.dialect)
-        if request.method == PATE and not {*schema.targets} <= {*table.columns}:
+        lacking = [name for name in schema.targets if name not in table.columns]
+        if request.method == PATE and lacking == [*schema.targets]:
             return replace(load_features(table, schema), public=True)  # asked about alone
+        if lacking and request.method == PATE:
+            raise BadInput(
+                f"--public {request.public} has some of the targets, and not "
+                f"{', '.join(map(repr, lacking))[:120]}: add them, or leave out all targets (the "
+                "public rows are then asked about alone)"
+            )
         return load(request.public, schema=schema, public=True)
     if data.grid is not None:
         return load(request.public, classes=data.classes, grid=data.grid, public=True)

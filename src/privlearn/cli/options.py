@@ -218,8 +218,8 @@ _HOW = group_of(
     Option(
         "task",
         None,
-        "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
-        "with declared bounds; docs/models.md)",
+        "what is learned: dpsgd learns every task, other methods some (default: classification, or "
+        "regression of a number with declared bounds; docs/models.md)",
         choices=tuple(HEADS),
     ),
     *_options_of(PrivacyConfig, privacy_config.HOW),

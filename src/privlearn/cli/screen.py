@@ -475,7 +475,7 @@ def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
 def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     """What a table says of the metrics, the one that `--metric` names first."""
     if metrics is None:
-        return {"test accuracy": "no test data"}
+        return {"test figures": "no test data"}
     how = "" if metrics.plan is None else ", released with noise (± one standard deviation)"
     if "dice" in metrics.figures:
         return {"test Dice": f"{BOLD}{metrics.text('dice')}{END} on {metrics.rows} volumes"}

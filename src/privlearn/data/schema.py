@@ -354,16 +354,18 @@ def parse_schema(text: str, name: str, targets: Sequence[str] = ()) -> Schema:
         ) from error
     if targets:
         settings["target"] = targets[0] if len(targets) == 1 else list(targets)
-        for column in _other_targets(settings, targets):
-            del settings["columns"][column]
+        columns = settings.get("columns")
+        if isinstance(columns, dict) and {*targets} <= {*columns}:  # else all are to choose from
+            for column in _other_targets(columns, targets):
+                del columns[column]
     return _Reader(name).schema(settings)
 
 
-def _other_targets(settings: Mapping[str, Any], targets: Sequence[str]) -> list[str]:
+def _other_targets(columns: Mapping[str, Any], targets: Sequence[str]) -> list[str]:
     """Columns that could be predicted, and are not among those that are."""
-    columns = settings.get("columns")
-    named_columns = columns.items() if isinstance(columns, dict) else ()
-    kinds = {name: column.get("kind") for name, column in named_columns if isinstance(column, dict)}
+    kinds = {
+        name: column.get("kind") for name, column in columns.items() if isinstance(column, dict)
+    }
     return [name for name, kind in kinds.items() if kind == "target" and name not in targets]
 
 
@@ -408,9 +410,11 @@ class _Reader:
         target = settings.get("target")
         targets = [str(part) for part in (target if isinstance(target, list) else [target])]
         if not targets or not {*targets} <= {*columns}:
+            likely = _other_targets(columns, ())
+            names = [*likely, *(name for name in columns if name not in likely)]
             raise self.refusal(
                 f"target is {_quote(target)}",
-                f"one of the columns, or a list: {', '.join(map(_quote, [*columns][:12]))}",
+                f"one of the columns, or a list: {', '.join(map(_quote, names[:12]))}",
             )
         features: list[Column] = []
         of_targets: dict[str, _Target] = {}
@@ -552,6 +556,11 @@ class _Reader:
                 low, high = (self._number(place, settings, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
                 return (), (low, high)
+            case "target" if {*settings} == {"kind"}:
+                raise self.refusal(
+                    f"{place} is a target with neither classes nor bounds",
+                    'classes = ["NAME", "NAME"] for classes, or low and high for a number',
+                )
             case "target":
                 self._only(place, settings, ("kind", "classes"))
                 return self._names(place, settings, "classes", 2, missing), None
@@ -563,9 +572,12 @@ class _Reader:
     def _number(self, place: str, settings: Mapping[str, Any], key: str) -> float:
         value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
+            other = {"low": "high", "high": "low"}.get(key, "")
+            side = "below" if key == "low" else "above"
+            beside = f", {side} {other} = {_quote(settings[other])}" if other in settings else ""
             raise self.refusal(
                 f"{key} of {place} is {_quote(value)}",
-                f"a finite number, publicly known: {key} = 0",
+                f"a finite number, publicly known{beside}",
             )
         return float(value)
 

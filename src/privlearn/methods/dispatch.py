@@ -29,12 +29,14 @@ from privlearn.runs.result import Result
 from privlearn.training import train as descent
 from privlearn.training.choices import TrainRequest
 from privlearn.training.privacy_config import by_field
-from privlearn.training.train import facts_of, require_task
+from privlearn.training.train import facts_of, nearest_to, require_task
 from privlearn.transforms.chain import read_features
 from privlearn.transforms.pca import components_of
 
 #: The method of which `training.train` knows the rules.
 _DPSGD = "dpsgd"
+#: How many characters of a list of arguments a message holds.
+_MOST_LISTED = 160
 #: What every method takes.
 _COMMON = frozenset(
     {"epsilon", "delta", "rho", "noise_multiplier", "adjacency", "group_size", "examples", "task"}
@@ -193,9 +195,12 @@ def _require_taken(row: Method, names: Sequence[str]) -> None:
                 f"{name} does not go with method={row.name!r}{why}. Leave it out, or train by "
                 f"{others[0]}"
             )
+        listed = ", ".join(taken)
+        if len(listed) > _MOST_LISTED:
+            listed = f"{listed[:_MOST_LISTED].rpartition(', ')[0]} and others"
         raise BadInput(
-            f"method={row.name!r} has no argument {name[:40]!r}: expected some of "
-            f"{', '.join(taken)[:200]}"
+            f"method={row.name!r} has no argument {name[:40]!r}: expected some of {listed}."
+            f"{nearest_to(name, taken)}"
         )
 
 

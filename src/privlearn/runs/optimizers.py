@@ -20,7 +20,7 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.sharded.models import is_shard
 from privlearn.core.clipping.trained_state import versions
 from privlearn.core.schedules import Constant, Schedule
-from privlearn.errors import BadInput, PrivacyWarning, warn
+from privlearn.errors import BadInput, PrivacyWarning, TrainingWarning, warn
 from privlearn.runs.session import TrainingSession
 from privlearn.runs.traced_settings import SettingsTrace
 
@@ -230,7 +230,7 @@ class Descent:
                 f"a {kind} counts from its beginning, though the run goes on at step "
                 f"{self._session.steps_done}: its rates are not those that the run would have had. "
                 "Give it to the run's keep(...) before the first batch, in the first run, too",
-                UserWarning,
+                TrainingWarning,
             )
         self._session.note_declared_rates(self.trace.reasons)
 

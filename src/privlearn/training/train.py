@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,8 +193,19 @@ def _require_known(choices: Iterable[str]) -> None:
     unknown = next((name for name in choices if name not in known), None)
     if unknown is not None:
         raise BadInput(
-            f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}"
+            f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}."
+            f"{nearest_to(unknown, known)}"
         )
+
+
+def nearest_to(unknown: str, known: Sequence[str]) -> str:
+    """The question whether the name most like an unknown one was meant; empty if none is like it.
+
+    `eps` is the beginning of `epsilon`, though `epochs` has more of its letters.
+    """
+    near = [name for name in known if name.startswith(unknown)]
+    near = near or get_close_matches(unknown, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, ...] = ()) -> Facts:

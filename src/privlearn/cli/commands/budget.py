@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privlearn._checks import count
-from privlearn.cli import methods, screen, tune
+from privlearn.cli import in_options, methods, screen, tune
 from privlearn.cli.commands import sampler_comparison
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
@@ -182,7 +182,8 @@ def _features(request: Request) -> None:
     }
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if isinstance(plan, RowsPlan) and request.examples is not None:
-        screen.warn(*plan.noise_warnings(request.examples))
+        for warning in plan.noise_warnings(request.examples):
+            screen.warn(in_options(warning, request.command))
     if request.json:
         screen.print_json(answer)
     else:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from privlearn.cli import dry_run, methods, pate, screen, tune
+from privlearn.cli import dry_run, in_options, methods, pate, screen, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
@@ -423,7 +423,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
                 *seed_warning(request),
                 # the release itself warns
                 *(
-                    plan.noise_warnings(len(data.x))
+                    [in_options(warning, "train") for warning in plan.noise_warnings(len(data.x))]
                     if request.dry_run and isinstance(plan, RowsPlan)
                     else ()
                 ),

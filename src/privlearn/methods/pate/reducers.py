@@ -220,14 +220,14 @@ class PublicPCA(Reducer):
 
         Raises:
             BadInput: it is 0: the public mean, which costs nothing, is better than any answer.
+                A smaller radius of the codes lowers the noise, too, and `kept(1)` goes on anyway.
         """
         best = min(self.best(noise_std), self.size)
         if not best:
             raise BadInput(
                 f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest "
                 f"has {float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than "
-                "answers: use more teachers, fewer queries, a larger epsilon or a smaller radius "
-                "(or kept(1), to go on anyway)"
+                "answers: use more teachers=, fewer queries= or a larger epsilon="
             )
         return self.kept(best)
 

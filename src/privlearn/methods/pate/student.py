@@ -27,7 +27,7 @@ from privlearn._checks import (
 )
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.clipping.randomness import generators_at
-from privlearn.errors import BadInput, first_line, warn
+from privlearn.errors import BadInput, TrainingWarning, first_line, warn
 from privlearn.methods.pate.answers import Answers
 from privlearn.methods.pate.recipes import Neighbourhood
 
@@ -266,9 +266,9 @@ class Student:
             warn(
                 f"the student learned little: its {figure} on the answers is {reached:.3g}, and "
                 f"{least:.3g} if every input gets the same. Train longer (epochs=) or at a higher "
-                "learning_rate; if that changes little, the answers are mostly noise: ask fewer "
-                "queries, or take a larger epsilon",
-                UserWarning,
+                "learning_rate=; if that changes little, the answers are mostly noise: ask fewer "
+                "queries=, or take a larger epsilon=",
+                TrainingWarning,
             )
 
     def describe(self) -> dict[str, Any]:

@@ -591,7 +591,7 @@ class RowsPlan(KeptFeaturesPlan):
             f"a classifier of these {rows:,} noisy rows will hardly be better than always the most "
             f"frequent class: the noise in a class mean is {noise:.2g} times the norm of a row, "
             f"and has to be below {_DROWNED:g}, better 1. Keep fewer features, spend more, or "
-            "release statistics (pv.statistics.fisher)"
+            "release statistics (mode='statistics')"
         )
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
