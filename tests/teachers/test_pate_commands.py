@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import privlearn as pv
 from privlearn import cli
@@ -78,6 +79,16 @@ def test_jobs_on_the_command_line(
     assert given == [1, 3]
     assert cli.main([*words, "--jobs", "0", "--out", str(tmp_path / "none")]) == 2
     assert "jobs is 0" in capsys.readouterr().err
+
+
+def test_networks_are_taught_by_several_jobs_as_by_one(tmp_path: Path) -> None:
+    words = [*PATE, "--seed", "1", "--teacher", "mlp:5", "--teachers", "4", "--queries", "30"]
+    for jobs in ("1", "2"):
+        out = str(tmp_path / jobs)
+        assert cli.main([*words, "--epochs", "2", "--jobs", jobs, "--out", out]) == 0
+    one, two = (list(pv.load_model(tmp_path / jobs).parameters()) for jobs in ("1", "2"))
+    assert all(torch.allclose(*pair) for pair in zip(one, two, strict=True))
+    assert not list(tmp_path.glob("*.teachers"))
 
 
 def test_confident_votes_and_interrupted_runs_on_the_command_line(
