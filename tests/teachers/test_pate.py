@@ -473,6 +473,18 @@ def test_networks_by_name_begin_alike_whoever_was_trained_before(kind: str, tmp_
     assert not torch.equal(next(one.parameters()), next(two.parameters()))
 
 
+def test_a_recipe_that_other_processes_cannot_get_is_refused() -> None:
+    streams = Streams.new(0)
+
+    def recipe(x: Tensor, y: Tensor) -> Any:
+        label = int(streams.initialisation.integers(3))
+        return lambda inputs: torch.full((len(inputs),), label)
+
+    with pytest.raises(BadInput, match="hold plain values, or jobs=1"):
+        list(teachers.Trained(private(), recipe, 3, jobs=2).answers(INPUTS, streams))
+    assert len(list(teachers.Trained(private(), recipe, 3).answers(INPUTS, streams))) == 3
+
+
 def test_joblib_says_how_many_teach_and_by_what() -> None:
     """But not in threads, where teachers would share random generators."""
     import joblib

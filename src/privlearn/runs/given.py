@@ -53,6 +53,7 @@ from privlearn.runs.post_processing import PostProcessed
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+#: A number of examples that a plan could declare.
 _MANY = 10**6
 
 
@@ -501,7 +502,7 @@ def require_neighbours(plan: Any, ledger: Ledger) -> None:
         return
     changed: dict[str, Any] = {"adjacency": theirs}
     if "examples" in names and plan.examples is None:
-        changed["examples"] = _MANY  # a number could be declared
+        changed["examples"] = _MANY
     try:
         replace(plan, **changed)
     except (BadInput, UnsupportedEvent) as error:
