@@ -362,6 +362,9 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
         "--classes",
         "3",
     ),
+    "few rows for each teacher": budget(
+        "--method", "pate", "--queries", "100", "--epsilon", "8", "--examples", "2499"
+    ),
     "a threshold that nobody reaches": budget(
         "--method",
         "pate",
@@ -535,7 +538,7 @@ def check_warnings_need_a_cause() -> None:
             "--classes",
             "3",
             "--examples",
-            "500",
+            "2500",
         ),
         (
             "--method",
@@ -557,6 +560,8 @@ def check_warnings_need_a_cause() -> None:
         ),
     ):
         assert "warning" not in told("budget", *more), more
+    half = told("budget", "--method", "pate", "--epsilon", "8", "--examples", "500")
+    assert "most of them have one or none" not in half
     with tempfile.TemporaryDirectory() as place:
         out = published(Path(place), "declared", delta=9e-4)
         assert not [each for each in verify(out).warnings if "delta" in each]

@@ -78,6 +78,13 @@ MUTANTS = [
         CAUSE,
     ),
     Mutant(
+        "ten rows are few for a teacher",
+        methods.crowded,
+        "teachers * least > examples",
+        "teachers * least >= examples",
+        CAUSE,
+    ),
+    Mutant(
         "keys that others can read pass in silence",
         signing._warn_of_readers,
         "& 0o077",

@@ -214,7 +214,11 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "momentum where there is none": (
         (*TRAIN, "--epsilon", "1", "--optimizer", "Adam", "--momentum", "0.9"),
-        ("Adam cannot be made", "momentum"),
+        ("--momentum is for", "Adam takes none", "--optimizer SGD"),
+    ),
+    "momentum for the usual optimizer of dpmac": (
+        (*TRAIN, "--epsilon", "1", "--method", "dpmac", "--momentum", "0.9"),
+        ("--momentum is for", "Adam takes none", "--optimizer SGD and --learning-rate L"),
     ),
     "pca of too many": (
         (*TRAIN, "--epsilon", "1", "--pca", "65"),

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -624,3 +625,19 @@ def test_fixed_batches_on_the_command_line(capsys: pytest.CaptureFixture[str]) -
 def test_each_limit_is_a_positive_number(limits: list[list[float]]) -> None:
     with pytest.raises(BadInput, match="positive numbers"):
         DerivativeSums([(3, 4)], limits, torch.zeros(2), Adjacency.ADD_REMOVE)
+
+
+def test_momentum_is_refused_where_the_optimizer_takes_none() -> None:
+    """The usual one is Adam. What the refusal advises works."""
+    rows = np.random.default_rng(0).random((40, 3))
+    data = pv.Dataset(rows, np.arange(40) % 2, classes=2, low=0, high=1)
+    ledger = pv.Ledger()
+    train = partial(
+        pv.train, data, method="dpmac", epsilon=8, epochs=1, momentum=0.9, ledger=ledger
+    )
+    for chosen in ({}, {"optimizer": "Adam"}, {"optimizer": "adagrad"}):
+        with pytest.raises(BadInput, match="give optimizer='SGD' and learning_rate=L"):
+            train(**chosen)
+    assert ledger.event.events == ()
+    train(optimizer="SGD", learning_rate=0.1)
+    assert ledger.event.events != ()

@@ -19,7 +19,7 @@ from privlearn import cli
 from privlearn.core.accounting.accountant import epsilon_bound, guarantee
 from privlearn.core.accounting.events import Composed, Repeated
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.accounting.mechanisms import Selection
+from privlearn.core.accounting.mechanisms import Gaussian, Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.methods.statistics import classifiers as fisher_module
 from privlearn.methods.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
@@ -191,8 +191,33 @@ def test_it_is_refused_in_one_message(case: str) -> None:
 def test_kinds_of_neighbour_do_not_mix_on_a_ledger() -> None:
     ledger = pv.Ledger()
     pv.statistics.fisher(settled(), (X, Y), ledger=ledger)
-    with pytest.raises(AdjacencyMismatch):
+    with pytest.raises(AdjacencyMismatch, match="Give another ledger"):
         pv.statistics.release_features(settled(RowsPlan), (X, Y), ledger=ledger)
+    with pytest.raises(AdjacencyMismatch, match=r"'add_remove' \(in training with examples=N\)"):
+        pv.train(pv.Dataset(X, Y, classes=K, low=-9, high=9), epsilon=1, ledger=ledger)
+    other = pv.Ledger()
+    other.charge(Gaussian(9.0), Adjacency.REPLACE_ONE)
+    with pytest.raises(AdjacencyMismatch, match="Give adjacency='replace_one'"):
+        pv.statistics.release_features(settled(RowsPlan), (X, Y), ledger=other)
+    replaced = settled(RowsPlan, adjacency="replace_one")
+    pv.statistics.release_features(replaced, (X, Y), ledger=other)
+
+
+def test_a_ledger_that_rows_cannot_go_on_is_refused_with_advice_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows have no guarantee for add/remove neighbours: no `--adjacency` helps."""
+    monkeypatch.chdir(tmp_path)
+    pv.Ledger.open("study.json", create=True).charge(Gaussian(9.0), Adjacency.ADD_REMOVE)
+    words = ["train", "--method", "features", "--mode", "rows", "--data", "digits"]
+    words += ["--row-norm", "1", "--epsilon", "5"]
+    for more in ([], ["--paid-metrics", "1"]):
+        assert cli.main([*words, *more, "--out", "rows", "--ledger", "study.json"]) == 2
+        refusal = capsys.readouterr().err
+        assert "--ledger is for add_remove neighbours" in refusal
+        assert "Give another ledger, or a new one" in refusal
+        assert "--adjacency" not in refusal
+    assert cli.main([*words, "--out", "rows", "--ledger", "other.json"]) == 0
 
 
 def test_data_of_any_kind_make_the_same_classifier() -> None:

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.core.accounting.events import walk
+from privlearn.core.clipping.randomness import generators_at
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.methods import pate as teachers
 from privlearn.methods import pate as teachers_module
+from privlearn.methods.pate import answering, voting
 from privlearn.methods.pate.answers import Answers, sum_answers
 from tests.conftest import ROOT
 from tests.teachers.checks import ADD, SIZE, Said, all_reducers, public, released
@@ -441,6 +443,46 @@ def test_several_jobs_teach_the_same() -> None:
         for jobs in (1, 2)
     )
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_networks_by_name_begin_alike_whoever_was_trained_before(kind: str, tmp_path: Path) -> None:
+    """So several jobs and interrupted runs have the teachers of one run."""
+    data = private()
+    if kind == "classes":
+        recipe = voting.recipe_of("mlp:3", data, pv.Dataset(INPUTS, public=True), 3)
+    else:
+        recipe = answering.number_recipe("mlp:3", (4,), 1)
+        data = replace(data, y=np.asarray(data.y, np.float32)[:, None], classes=None)
+
+    def teach() -> list[Tensor | None]:
+        trained = teachers.Trained(data, recipe, 3, folder=tmp_path / "kept")
+        return list(trained.answers(INPUTS, Streams.new(5)))
+
+    first = teach()
+    (tmp_path / "kept" / "teacher-000001.npy").unlink()
+    again = teach()
+    several = teachers.Trained(data, recipe, 3, jobs=2).answers(INPUTS, Streams.new(5))
+    assert all(said is not None for said in first)
+    for answers in (again, several):
+        assert all(torch.equal(a, b) for a, b in zip(first, answers, strict=True))  # type: ignore[arg-type]
+    with generators_at(1):
+        one = recipe.make()  # type: ignore[attr-defined]
+    with generators_at(2):
+        two = recipe.make()  # type: ignore[attr-defined]
+    assert not torch.equal(next(one.parameters()), next(two.parameters()))
+
+
+def test_a_recipe_that_other_processes_cannot_get_is_refused() -> None:
+    streams = Streams.new(0)
+
+    def recipe(x: Tensor, y: Tensor) -> Any:
+        label = int(streams.initialisation.integers(3))
+        return lambda inputs: torch.full((len(inputs),), label)
+
+    with pytest.raises(BadInput, match="hold plain values, or jobs=1"):
+        list(teachers.Trained(private(), recipe, 3, jobs=2).answers(INPUTS, streams))
+    assert len(list(teachers.Trained(private(), recipe, 3).answers(INPUTS, streams))) == 3
 
 
 def test_joblib_says_how_many_teach_and_by_what() -> None:

@@ -8,11 +8,13 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import privlearn as pv
 from privlearn import cli
@@ -80,6 +82,53 @@ def test_jobs_on_the_command_line(
     assert given == [1, 3]
     assert cli.main([*words, "--jobs", "0", "--out", str(tmp_path / "none")]) == 2
     assert "jobs is 0" in capsys.readouterr().err
+
+
+def test_networks_are_taught_by_several_jobs_as_by_one(tmp_path: Path) -> None:
+    words = [*PATE, "--seed", "1", "--teacher", "mlp:5", "--teachers", "4", "--queries", "30"]
+    for jobs in ("1", "2"):
+        out = str(tmp_path / jobs)
+        assert cli.main([*words, "--epochs", "2", "--jobs", jobs, "--out", out]) == 0
+    one, two = (list(pv.load_model(tmp_path / jobs).parameters()) for jobs in ("1", "2"))
+    assert all(torch.allclose(*pair) for pair in zip(one, two, strict=True))
+    assert not list(tmp_path.glob("*.teachers"))
+
+
+@pytest.mark.parametrize(
+    ("teachers", "more", "expected"),
+    [
+        ("800", ("--adjacency", "zero_out"), "800 teachers share 1437 examples: most of them"),
+        ("144", ("--examples", "1437"), "144 teachers share 1437 examples, 9.98 for each, which"),
+        ("143", ("--examples", "1437"), None),
+        ("800", (), None),
+    ],
+)
+def test_few_rows_for_a_teacher_are_warned_of_where_their_number_is_public(
+    teachers: str, more: tuple[str, ...], expected: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Add/remove neighbours differ in it: nothing follows from it unless it is declared."""
+    words = [*PATE, "--teachers", teachers, "--delta", "1e-3", "--dry-run"]
+    code, said = command(capsys, *words, *more)
+    assert code == 0
+    assert ("teachers share" in said) is (expected is not None)
+    assert expected is None or expected in said
+    assert ("one over the 1437 examples" in said) is bool(more)
+
+
+def test_a_delta_is_not_compared_with_a_number_of_rows_that_is_private(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["train", "--method", "features", "--data", "digits", "--epsilon", "2"]
+    data = pv.load("digits")
+    for more, declared in (((), None), (("--examples", "1437"), 1437)):
+        code, said = command(capsys, *words, "--delta", "1e-3", "--dry-run", *more)
+        assert code == 0, said
+        assert ("one over the 1437 examples" in said) is (declared is not None)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            pv.train(data, method="features", noise_multiplier=5, delta=1e-3, examples=declared)
+        warned = any("one over the 1437 examples" in str(each.message) for each in heard)
+        assert warned is (declared is not None)
 
 
 def test_confident_votes_and_interrupted_runs_on_the_command_line(

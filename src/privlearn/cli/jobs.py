@@ -41,7 +41,7 @@ from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.publishing.new_folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
-from privlearn.runs.given import require_no_features
+from privlearn.runs.given import require_neighbours, require_no_features
 from privlearn.runs.result import Result
 from privlearn.training import rules
 from privlearn.training.choices import TrainRequest
@@ -153,6 +153,7 @@ class Opened:
         ledger = Ledger() if self.ledger is None else self.ledger
         # there both were approved before
         if job.plan is not None and not (self.request.resume and ledger.path):
+            require_neighbours(job.plan, ledger)
             ledger.approve(job.plan, paid)
         return replace(self, ledger=ledger, paid=paid)
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from privlearn._checks import count, positive
 from privlearn.cli import screen
 from privlearn.cli.options import DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
-from privlearn.core.accounting.guarantee import PrivacyUnit
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World, require_one_process
 from privlearn.errors import BadInput, ProcessLost
@@ -33,10 +33,15 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.training.choices import Facts, TrainRequest
 from privlearn.transforms.pca import components_of
 
+if TYPE_CHECKING:
+    from privlearn.data import Dataset
+
 #: How many classes teachers vote for, where that is not said.
 CLASSES = 10
 #: Shares of the teachers that agree, in tables.
 _SHARES = (0.6, 0.75, 0.9)
+#: Rows that a teacher can learn from.
+_LEAST_ROWS = 10
 _Plan = TypeVar("_Plan", bound=AbstractPlan)
 #: Where options are called otherwise in Python.
 _PYTHON = {"learning_rate_schedule": "lr_schedule"}
@@ -173,6 +178,17 @@ def declared_facts(request: Request) -> Facts:
     )
 
 
+def public_examples(request: Request, plan: AbstractPlan, data: Dataset) -> int | None:
+    """The number of examples that warnings may follow from; None: it is not public.
+
+    It is the declared one, else that of the data where neighbours have equally many.
+    """
+    declared: int | None = request.examples
+    if declared is not None or plan.neighbours is Adjacency.ADD_REMOVE:
+        return declared
+    return data.examples
+
+
 # PATE
 
 
@@ -191,23 +207,29 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
     return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
 
 
-def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
+def votes_warnings(plan: PatePlan, examples: int | None, least: int = _LEAST_ROWS) -> Iterator[str]:
     """What is allowed, and hardly ever meant; from public numbers alone.
 
     Args:
         plan: with its noise.
-        examples: the declared number of examples, if there is one.
+        examples: how many there are (`public_examples`); None: that is not public.
+        least: how many a teacher can learn from.
     """
     yield from drowned(plan)
-    yield from crowded(plan.teachers, examples)
+    yield from crowded(plan.teachers, examples, least)
 
 
-def crowded(teachers: int, examples: int | None) -> Iterator[str]:
-    """A warning of more teachers than half the declared number of examples, if there is one."""
-    if examples is not None and teachers * 2 > examples:
+def crowded(teachers: int, examples: int | None, least: int) -> Iterator[str]:
+    """A warning of more teachers than the public number of examples is enough for."""
+    if examples is None:
+        return
+    shared = f"{teachers} teachers share {examples} examples"
+    if teachers * 2 > examples:
+        yield f"{shared}: most of them have one or none to learn from"
+    elif teachers * least > examples:
         yield (
-            f"{teachers} teachers share {examples} examples: most of them have one or none to "
-            "learn from"
+            f"{shared}, {examples / teachers:.3g} for each, which are few to learn from. With "
+            "fewer teachers each has more, but the noise weighs more beside their answers"
         )
 
 

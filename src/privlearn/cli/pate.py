@@ -161,10 +161,11 @@ def answers_job(request: Request, data: Dataset) -> Job:
     plan = settle_answers(options, facts_of(data, request.examples))
     numbers = data.classes is None
     answer = _code_figures(plan, request) if numbers else methods.votes_figures(plan, request.delta)
+    examples = methods.public_examples(request, plan, data)
     cautions = (
-        *hollow(request.epsilon, request.delta, request.examples or data.examples),
+        *hollow(request.epsilon, request.delta, examples),
         *seed_warning(request),
-        *methods.votes_warnings(plan, request.examples),
+        *methods.votes_warnings(plan, examples),
     )
 
     def run(opened: Opened) -> Result:

@@ -10,7 +10,7 @@ from typing import Any
 
 from privlearn._checks import checked
 from privlearn.core.accounting.account import Planned
-from privlearn.core.accounting.guarantee import hollow
+from privlearn.core.accounting.guarantee import Adjacency, hollow
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
@@ -145,7 +145,8 @@ def train(
     plan = row.settle(options, facts_of(data, options.examples, front))
     if plan.budget is None and (ledger is None or ledger.budget is None):
         # the session warns of a target
-        for warning in hollow(None, options.delta, options.examples or data.examples):
+        public = None if plan.neighbours is Adjacency.ADD_REMOVE else data.examples
+        for warning in hollow(None, options.delta, options.examples or public):
             warn(warning)
     if beside is not None:
         if options.noise_multiplier is not None:

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -39,13 +40,21 @@ from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.origins import require_once
-from privlearn.errors import BadInput, NotPerExample, first_line
+from privlearn.errors import (
+    AdjacencyMismatch,
+    BadInput,
+    NotPerExample,
+    UnsupportedEvent,
+    first_line,
+)
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import PostProcessed
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+#: A number of examples that a plan could declare.
+_MANY = 10**6
 
 
 def require_kinds(
@@ -476,6 +485,34 @@ def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
             "not say whose rows they are: give `person = COLUMN` in a table's schema, groups in "
             "an .npz, or Dataset(groups=ids), a person's id for each row"
         )
+
+
+def require_neighbours(plan: Any, ledger: Ledger) -> None:
+    """Refuse a ledger whose kind of neighbour the plan can't have, with advice that works.
+
+    The plan is asked, by making it anew. A ledger of a kind that it can have is refused by the
+    ledger itself, which names that kind.
+
+    Raises:
+        AdjacencyMismatch: it is one.
+    """
+    theirs = ledger.adjacency
+    names = {field.name for field in fields(plan)} if is_dataclass(plan) else set()
+    if theirs in (None, plan.neighbours) or "adjacency" not in names:
+        return
+    changed: dict[str, Any] = {"adjacency": theirs}
+    if "examples" in names and plan.examples is None:
+        changed["examples"] = _MANY
+    try:
+        replace(plan, **changed)
+    except (BadInput, UnsupportedEvent) as error:
+        raise AdjacencyMismatch(
+            f"the ledger is for {theirs} neighbours, and this run has no guarantee for them as it "
+            f"is planned (its own are {plan.neighbours}): it can't be charged there. Give another "
+            "ledger, or a new one. On ledgers apart, nothing is claimed for both together",
+            expected=theirs,
+            given=plan.neighbours,
+        ) from error
 
 
 def require_rows_once(

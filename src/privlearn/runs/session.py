@@ -151,6 +151,9 @@ class Session:
 
     def _require_room(self) -> None:
         """Raise unless the ledger has room for the plan."""
+        from privlearn.runs.given import require_neighbours  # which imports checkpoints, as this
+
+        require_neighbours(self.plan, self.ledger)
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
     def count_examples(self, present: int | None, declared: int | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ def at_once(
 
     Raises:
         ProcessLost: one of them was killed. What was charged stays charged.
+        BadInput: a task can't be pickled, as one that holds random streams.
     """
     if len(tasks) < 2 or jobs == 1:
         return [work(*task) for task in tasks]
@@ -66,6 +68,11 @@ def at_once(
                 delayed(_elsewhere)(threads, work, *task) for task in tasks
             )
         )
+    except PicklingError as error:
+        raise BadInput(
+            "what is trained can't be pickled, and other processes get it so: it holds an open "
+            "file, random streams or the like. Give functions that hold plain values, or jobs=1"
+        ) from error
     except BrokenExecutor as error:
         raise ProcessLost(
             "a process that trained beside this one was killed, or ran out of memory: nothing is "

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, checked, one_of, positive
@@ -201,6 +202,7 @@ class TrainRequest(PrivacyConfig):
             )
         if self.momentum is not None:
             between("momentum", self.momentum, 0.0, 1.0)
+            require_momentum_of(self.optimizer or "SGD")
         if self.label_smoothing is not None:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
 
@@ -225,6 +227,24 @@ class TrainRequest(PrivacyConfig):
         """
         names = [field.name for field in fields(cls) if hasattr(options, field.name)]
         return cls(**{name: getattr(options, name) for name in names})
+
+
+def require_momentum_of(optimizer: str) -> None:
+    """Refuse momentum for a class of torch.optim that takes none.
+
+    Raises:
+        BadInput: it takes none, or there is no such class.
+    """
+    if optimizer.lower() == "sgd":
+        return
+    from privlearn.training.train import optimizer_kind  # torch, which a price does not need
+
+    kind = optimizer_kind(optimizer)
+    if "momentum" not in signature(kind).parameters:
+        raise BadInput(
+            f"momentum is for an optimizer that takes it, and {kind.__name__} takes none: give "
+            "optimizer='SGD' and learning_rate=L with it, or leave it out"
+        )
 
 
 def weights_of(

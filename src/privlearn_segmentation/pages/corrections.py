@@ -18,6 +18,7 @@ from privlearn.training.train import facts_of
 from privlearn_segmentation import hippocampus
 from privlearn_segmentation.correcting import correct, learn_start, spec_of, with_radius
 from privlearn_segmentation.pages import starting
+from privlearn_segmentation.pages.costs import VOLUMES
 from privlearn_segmentation.plan import settle_corrections
 from privlearn_segmentation.start import Start
 
@@ -60,10 +61,11 @@ def corrections_job(request: Request, data: Dataset) -> Job:
         answer["answered"] = settled.queries
         return _with_start(result, data, start, answer)
 
+    examples = methods.public_examples(request, plan, data)
     cautions = (
-        *hollow(request.epsilon, request.delta, request.examples or data.examples),
+        *hollow(request.epsilon, request.delta, examples),
         *seed_warning(request),
-        *methods.votes_warnings(plan, request.examples),
+        *methods.votes_warnings(plan, examples, least=VOLUMES),
     )
     return Job(
         data, answer, None, cautions, spec, run, lambda result: _maps_rows(result, data, answer)

@@ -9,6 +9,9 @@ from privlearn.errors import BadInput
 from privlearn.training.choices import Facts
 from privlearn_segmentation.plan import correction_figures, settle_corrections
 
+#: Volumes that a teacher can learn from: each holds many voxels.
+VOLUMES = 2
+
 
 def show_cost(request: Request) -> None:
     """Print what corrections of maps cost, and what their noise does to them."""
@@ -27,7 +30,7 @@ def show_cost(request: Request) -> None:
         "plan": plan.to_json() | plan.noise_figures(),
         "corrections": correction_figures(plan, count("--classes", request.classes, least=2)),
     }
-    screen.warn(*methods.votes_warnings(plan, request.examples))
+    screen.warn(*methods.votes_warnings(plan, request.examples, least=VOLUMES))
     if request.json:
         screen.print_json(answer)
         return

@@ -235,7 +235,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
             f"({answer['adjacency']})"
         ),
         (
-            *hollow(request.epsilon, request.delta, request.examples or data.examples),
+            *hollow(request.epsilon, request.delta, methods.public_examples(request, plan, data)),
             *seed_warning(request),
         ),
         None,
@@ -419,7 +419,9 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             f"together, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
             f"({answer['adjacency']})",
             (
-                *hollow(request.epsilon, request.delta, facts.examples),
+                *hollow(
+                    request.epsilon, request.delta, methods.public_examples(request, plan, data)
+                ),
                 *seed_warning(request),
                 # the release itself warns
                 *(

@@ -22,6 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.methods.dpmac.dpmac import dpmac
 from privlearn.methods.dpmac.expansion import BINARY, SQUARED
+from privlearn.methods.dpmac.layers import OPTIMIZER
 from privlearn.models.heads import ClassHead, Head, NumbersHead, ValueHead
 from privlearn.models.networks import NetworkSpec
 from privlearn.runs.callbacks import Callback
@@ -88,7 +89,7 @@ def train_layers(
             "classes=K, target_bounds=(low, high) or target_ranges={name: (low, high)}"
         )
     head = settled.head(vars(data))
-    kind = optimizer_kind(options.optimizer or "Adam")
+    kind = optimizer_kind(options.optimizer or OPTIMIZER)
     if kind is torch.optim.SGD and options.learning_rate is None:
         raise BadInput(
             "dpmac has no rule for SGD's learning rate: give learning_rate=L, or leave out "

@@ -10,9 +10,11 @@ from privlearn.core.plan import Plan
 from privlearn.errors import BadInput
 from privlearn.training import rules
 from privlearn.training.best_sampling import INDEPENDENT
-from privlearn.training.choices import Facts, TrainRequest
+from privlearn.training.choices import Facts, TrainRequest, require_momentum_of
 from privlearn.training.rules import Settled
 
+#: The usual class of torch.optim.
+OPTIMIZER = "Adam"
 #: The paper's settings for its classifier (Harder et al. 2019, Table 2).
 _THRESHOLD, _BATCHES, _LEAST_BATCH = 0.3, 60, 256
 
@@ -27,7 +29,9 @@ def require_combinable(options: Any) -> None:
         raise BadInput(
             "z_rate is that of Adam's steps on the coordinates: add z_steps=30, or leave it out"
         )
-    TrainRequest.of_options(options)
+    chosen = TrainRequest.of_options(options)
+    if chosen.momentum is not None and chosen.optimizer is None:
+        require_momentum_of(OPTIMIZER)
 
 
 def decide_layers(options: Any, facts: Facts) -> Settled:

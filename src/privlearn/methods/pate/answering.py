@@ -22,7 +22,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import Ball, PatePlan
-from privlearn.methods.pate.recipes import Estimator, Network, Recipe
+from privlearn.methods.pate.recipes import Estimator, Recipe, network_recipe
 from privlearn.methods.pate.reducers import Identity, PublicPCA, Reducer
 from privlearn.methods.pate.student import Student
 from privlearn.methods.pate.trained import KeptFolder, Trained
@@ -215,10 +215,7 @@ def number_recipe(teacher: str, shape: tuple[int, ...], outputs: int) -> Recipe:
             f"teacher is {str(teacher)[:60]!r}: expected for numbers ridge, forest, linear, "
             "mlp:100 or cnn"
         )
-    streams = Streams.new(0)
-    return Network(
-        lambda: networks.build(teacher, shape, outputs, streams.initialisation), _fit_by_adam
-    )
+    return network_recipe(teacher, shape, outputs, _fit_by_adam)
 
 
 def _in_columns(regressor: Any, outputs: int) -> Any:

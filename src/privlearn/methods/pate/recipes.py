@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -37,6 +38,7 @@ from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
 from privlearn.methods.pate.sums import Shapes, plain
+from privlearn.models import networks
 from privlearn.runs.code_digest import name_of, named
 from privlearn.transforms.modules import Scale
 
@@ -149,6 +151,32 @@ class Network:
                 "make gives modules that share parameters: teachers would go on where others "
                 "ended. Make new ones at each call"
             )
+
+
+def network_recipe(
+    spec: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    fit: Callable[[nn.Module, Tensor, Tensor], Any],
+) -> Network:
+    """Teachers that are networks of one spec, such as `mlp:100`, trained by `fit`.
+
+    Initial weights follow from the teacher's own seed, not from teachers before it: they are the
+    same in any process, and where an interrupted run goes on.
+
+    Args:
+        spec: a built-in network.
+        shape: of a row.
+        outputs: how many numbers a teacher says of a row.
+        fit: trains a module in place, as of `Network`.
+    """
+    return Network(partial(_build, spec, shape, outputs), fit)
+
+
+def _build(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A network with initial weights that follow from torch's global generator (`isolated`)."""
+    seed = int(torch.randint(2**62, (), device="cpu"))
+    return networks.build(spec, shape, outputs, np.random.default_rng(seed))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import PatePlan
-from privlearn.methods.pate.recipes import Estimator, Network, Recipe, Spreading
+from privlearn.methods.pate.recipes import Estimator, Recipe, Spreading, network_recipe
 from privlearn.methods.pate.student import Spread, Student
 from privlearn.methods.pate.trained import KeptFolder, Trained
 from privlearn.models import networks
@@ -114,10 +114,7 @@ def recipe_of(teacher: str, data: Dataset, pool: Dataset, classes: int) -> Recip
             f"teacher is {str(teacher)[:60]!r}: expected spreading, logistic, forest, linear, "
             "mlp:100 or cnn"
         )
-    shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
-    return Network(
-        lambda: networks.build(teacher, shape, classes, streams.initialisation), _train_by_adam
-    )
+    return network_recipe(teacher, tuple(data.tensors()[0].shape[1:]), classes, _train_by_adam)
 
 
 def _train_by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
