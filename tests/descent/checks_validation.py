@@ -759,7 +759,7 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
         reacts = Reacts(SAMPLERS[2], None)
         must_raise(Exception, lambda: reacts.run.go(here / "run", stop=2, **reacts.given))
         error = must_raise(BadInput, lambda: reacts.run.go(here / "run", validation=public(20, 8)))
-        assert "its validation rows was" in str(error)
+        assert "its validation rows differs" in str(error)
 
 
 def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:

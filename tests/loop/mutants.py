@@ -205,7 +205,7 @@ MUTANTS = [
     Mutant(
         "a step can be left out",
         task.Epoch._draw,
-        "if session.steps_done != batch.number + 1:",
+        "if session.steps_done != number + 1:",
         "if False:",
         "check_no_batch_is_left_out_or_used_twice",
     ),

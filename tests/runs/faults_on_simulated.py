@@ -401,16 +401,24 @@ def test_sums_on_a_device_are_added_in_one_order() -> None:
     assert torch.allclose(*sums)
 
 
-def test_attention_is_plain_where_it_is_computed_on_a_device() -> None:
-    """Of the processor the usual kernels are left, whatever else the machine has."""
-    allowed = {}
+def test_the_mask_of_attention_is_drawn_by_key_on_a_device() -> None:
+    """Twice the same, other for another batch, and the mask of the processor."""
+    q = torch.ones(2, 1, 3, 4)
+    seen = {}
     for at in ("cpu", ACCELERATOR):
         random = RowRandom(torch.device(at))
-        random.active = True
+        random.active, random.cipher = True, "chacha20"
         random.take(np.arange(2, dtype=np.uint64))
-        with random.together():
-            allowed[at] = torch.backends.cuda.flash_sdp_enabled()
-    assert allowed == {"cpu": True, ACCELERATOR: False}
+        outputs = []
+        for key in (bytes(16), bytes(16), bytes(range(16))):
+            random.begin(key)
+            with random.together():
+                rows = q.to(at)
+                outputs.append(F.scaled_dot_product_attention(rows, rows, rows, None, 0.5).cpu())
+        assert torch.equal(outputs[0], outputs[1])
+        assert not torch.equal(outputs[0], outputs[2])
+        seen[at] = outputs[0]
+    torch.testing.assert_close(seen[ACCELERATOR], seen["cpu"])
 
 
 def test_the_number_of_an_accelerator_is_a_device() -> None:

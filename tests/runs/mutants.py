@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "batches may be left out",
         task.Epoch._draw,
-        "if session.steps_done != batch.number + 1:",
+        "if session.steps_done != number + 1:",
         "if False:",
         "check_batches_are_stepped_on_one_after_the_other",
     ),

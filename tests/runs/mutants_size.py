@@ -166,7 +166,11 @@ MUTANTS = [
     ),
     Mutant("a warning of the file's length", train.features_job, *DECLARED, ALIKE + "statistics"),
     Mutant(
-        "a warning of how many rows teachers share", pate_command.votes_job, *REAL, ALIKE + "pate"
+        "a warning of how many rows teachers share",
+        pate_command.answers_job,
+        "methods.public_examples(request, plan, data)",
+        "data.examples",
+        ALIKE + "pate",
     ),
     Mutant(
         "the progress of features counts rows",

@@ -272,8 +272,8 @@ MUTANTS = [
     Mutant(
         "the published regressor has other units",
         heads.rescale,
-        "last.bias.mul_(scale).add_(shift)",
-        "last.bias.mul_(scale)",
+        "last.bias.mul_(scale if isinstance(scale, float) else scale[:, 0]).add_(shift)",
+        "last.bias.mul_(scale if isinstance(scale, float) else scale[:, 0])",
         PUBLISHED,
     ),
 ]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import require_fit, with_plain_numbers
+from privlearn._checks import count, require_fit, with_plain_numbers
 from privlearn._user_code import import_function
 from privlearn.core.clipping.model_check import require_shaped
 from privlearn.core.devices import building
@@ -354,6 +354,7 @@ def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module
         width: channels of the first level.
     """
     classes, *sizes = _by_four(shape)
+    count("size", size, most=_MOST_CHANNELS), count("width", width, most=_MOST_CHANNELS)
     inner = [side // 4 for side in sizes]
     with building():
         return nn.Sequential(
@@ -382,6 +383,13 @@ def volume_decoder(
             class is not lost at first.
     """
     classes, *sizes = _by_four(shape)
+    count("size", size, most=_MOST_CHANNELS), count("width", width, most=_MOST_CHANNELS)
+    if middle is not None:
+        require_fit("middle", middle, Tensor)
+        if tuple(middle.shape) != (classes, *sizes):
+            raise BadInput(
+                f"middle has shape {tuple(middle.shape)}: expected {(classes, *sizes)}, or None"
+            )
     inner = [side // 4 for side in sizes]
     with building():
         return nn.Sequential(
@@ -411,7 +419,8 @@ class _Beginning(nn.Module):
 
 
 def _by_four(shape: Sequence[int]) -> tuple[int, ...]:
-    if len(shape) != 4 or any(side % 4 for side in shape[1:]):
+    require_fit("shape", shape, Sequence[int])
+    if len(shape) != 4 or shape[0] < 1 or any(side < 4 or side % 4 for side in shape[1:]):
         raise BadInput(
             "the autoencoder takes maps of shape (classes, depth, height, width), sizes in "
             f"multiples of 4: not {tuple(shape)}"

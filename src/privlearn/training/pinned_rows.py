@@ -97,5 +97,5 @@ class PinnedRows(Whole):
         return self._rows.fetch(rows)
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
-        """Digests of these rows as they were given."""
+        """Digests of these rows as the caller passed them."""
         return self._rows.identities(rows)
