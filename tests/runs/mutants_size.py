@@ -164,7 +164,13 @@ MUTANTS = [
         "present",
         "check_the_divisor_on_blocks_is_public",
     ),
-    Mutant("a warning of the file's length", train.features_job, *DECLARED, ALIKE + "statistics"),
+    Mutant(
+        "a warning of the file's length",
+        train.features_job,
+        "methods.public_examples(request, plan, data)",
+        "data.examples",
+        ALIKE + "statistics",
+    ),
     Mutant(
         "a warning of how many rows teachers share",
         pate_command.answers_job,

@@ -83,7 +83,7 @@ class PinnedRows(Whole):
         return len(self._rows)
 
     def fetch(self, rows: Tensor) -> Leaves:
-        """The tensors of these rows. Memory that was fetched ahead is handed out once: whoever has
+        """The tensors of these rows. Memory that was fetched ahead is handed out once: a caller that has
         it may write into it.
         """
         wanted = rows.cpu().numpy()
