@@ -83,8 +83,9 @@ class PinnedRows(Whole):
         return len(self._rows)
 
     def fetch(self, rows: Tensor) -> Leaves:
-        """The tensors of these rows. Memory that was fetched ahead is handed out once: a caller that has
-        it may write into it.
+        """The tensors of these rows.
+
+        Memory that was fetched ahead is handed out once: a caller may write into it.
         """
         wanted = rows.cpu().numpy()
         (places,) = np.nonzero(self._indices == wanted[0]) if len(wanted) else ((),)
