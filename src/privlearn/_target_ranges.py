@@ -17,7 +17,7 @@ Ranges = tuple[tuple[str, float, float], ...]
 _MOST = 10_000
 
 
-def read_ranges(stated: Any) -> Ranges:
+def read_ranges(declared: Any) -> Ranges:
     """Names and bounds, from a mapping {name: (low, high)}, or from (name, low, high) of each.
 
     Raises:
@@ -26,9 +26,9 @@ def read_ranges(stated: Any) -> Ranges:
     """
     try:
         rows = (
-            [(name, *bounds) for name, bounds in stated.items()]
-            if isinstance(stated, Mapping)
-            else [tuple(part) for part in stated]
+            [(name, *bounds) for name, bounds in declared.items()]
+            if isinstance(declared, Mapping)
+            else [tuple(part) for part in declared]
         )
         ranges = tuple((name, float(low), float(high)) for name, low, high in rows[: _MOST + 1])
     except (TypeError, ValueError, OverflowError):
@@ -38,7 +38,7 @@ def read_ranges(stated: Any) -> Ranges:
     ordered = all(-1e30 < low < high < 1e30 for _, low, high in ranges)
     if not plain or not ordered or not 2 <= len(ranges) == len(set(names)) <= _MOST:
         raise BadInput(
-            f"target_ranges is {str(stated)[:60]}: expected two targets or more, by different "
+            f"target_ranges is {str(declared)[:60]}: expected two targets or more, by different "
             "names, each with two public numbers, the smaller first: {'a': (0, 1), 'b': (-5, 5)}. "
             "For one target give target_bounds=(low, high)"
         )

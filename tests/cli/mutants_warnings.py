@@ -72,14 +72,14 @@ MUTANTS = [
     ),
     Mutant(
         "half of the examples are a crowd of teachers",
-        methods.crowded,
+        methods.few_rows_warnings,
         "teachers * 2 > examples",
         "teachers * 2 >= examples",
         CAUSE,
     ),
     Mutant(
         "ten rows are few for a teacher",
-        methods.crowded,
+        methods.few_rows_warnings,
         "teachers * least > examples",
         "teachers * least >= examples",
         CAUSE,

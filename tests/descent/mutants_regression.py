@@ -13,21 +13,21 @@ UNITS = "check_regression_predicts_in_the_units_of_the_target"
 MUTANTS = [
     Mutant(
         "targets beyond their bounds count as they are",
-        heads.ValueHead.prepared,
+        heads.BoundedHead.prepared,
         ".clip(self.low, self.high)",
         "",
         "check_targets_beyond_their_bounds_count_as_these",
     ),
     Mutant(
         "targets are scaled by the rows' own range",
-        heads.ValueHead.prepared,
+        heads.BoundedHead.prepared,
         "middle, half =",
         "middle, half = (np.min(y) + np.max(y)) / 2, (np.max(y) - np.min(y)) / 2\n    _, _ =",
         UNITS,
     ),
     Mutant(
         "bounds are taken from the rows",
-        heads.ValueHead.prepared,
+        heads.BoundedHead.prepared,
         "middle, half =",
         "self.low, self.high = float(np.min(y)), float(np.max(y))\n    middle, half =",
         "check_targets_beyond_their_bounds_count_as_these",
@@ -35,15 +35,15 @@ MUTANTS = [
     Mutant(
         "bounds that are published are the rows' own",
         train.fit,
-        "stated_by_head(result, head, bounds, ",
-        "stated_by_head(result, head, (float(data.y.min()), float(data.y.max())), ",
+        "state_task(result, head, bounds, ",
+        "state_task(result, head, (float(data.y.min()), float(data.y.max())), ",
         "check_bounds_of_predictions_are_the_declared_ones",
     ),
     Mutant(
         "bounds that DP-MAC publishes are the rows' own",
         layer_training.train_layers,
-        "stated_by_head(result, head, data.target_bounds, ",
-        "stated_by_head(result, head, (float(data.y.min()), float(data.y.max())), ",
+        "state_task(result, head, data.target_bounds, ",
+        "state_task(result, head, (float(data.y.min()), float(data.y.max())), ",
         "check_bounds_of_predictions_are_the_declared_ones",
     ),
     Mutant(

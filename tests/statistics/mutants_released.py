@@ -98,14 +98,14 @@ MUTANTS = [
     Mutant(
         "features of the plan are not counted",
         statistics_plan.RowsPlan.follows,
-        'len(stated["columns"]) != self.keep or',
+        'len(released["columns"]) != self.keep or',
         "",
         FACTS,
     ),
     Mutant(
         "stated rows may be missing",
         verify._other_rows,
-        'and "released_rows" not in stated',
+        'and "released_rows" not in claims',
         "",
         FACTS,
     ),

@@ -20,14 +20,14 @@ MUTANTS = [
     ),
     Mutant(
         "teachers learn targets as they are",
-        answering._prepared,
+        answering._scale_targets,
         "head.prepared(data.y)",
         "data.y",
         BOUNDS,
     ),
     Mutant(
         "numbers beyond their bounds count as they are",
-        heads.NumbersHead.prepared,
+        heads.BoundedHead.prepared,
         ".clip(self.low, self.high)",
         "",
         BOUNDS,

@@ -216,10 +216,10 @@ def votes_warnings(plan: PatePlan, examples: int | None, least: int = _LEAST_ROW
         least: how many a teacher can learn from.
     """
     yield from drowned(plan)
-    yield from crowded(plan.teachers, examples, least)
+    yield from few_rows_warnings(plan.teachers, examples, least)
 
 
-def crowded(teachers: int, examples: int | None, least: int) -> Iterator[str]:
+def few_rows_warnings(teachers: int, examples: int | None, least: int) -> Iterator[str]:
     """A warning of more teachers than the public number of examples is enough for."""
     if examples is None:
         return

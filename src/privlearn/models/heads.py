@@ -162,9 +162,37 @@ class ClassHead(Head):
         return torch.nn.CrossEntropyLoss(weights, reduction="none", label_smoothing=smoothing)
 
 
+class BoundedHead(Head):
+    """One number or several between declared bounds, each taken to [-1, 1].
+
+    Attributes:
+        low: the bound below, or one for each target.
+        high: the bound above, or one for each target.
+    """
+
+    low: Any
+    high: Any
+
+    def prepared(self, y: Any) -> Any:
+        """Clipped to the bounds, and scaled to [-1, 1]."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(
+            np.float32
+        )
+
+    def complete(self, network: nn.Module) -> nn.Module:
+        """The network, of which the last layer can be rescaled.
+
+        Raises:
+            BadInput: it is not linear.
+        """
+        _last(network)
+        return network
+
+
 @final
 @registered
-class ValueHead(Head):
+class ValueHead(BoundedHead):
     """A number between declared bounds, taken to [-1, 1]; half the squared error of one output."""
 
     task, declared = "regression", BOUNDS
@@ -183,22 +211,6 @@ class ValueHead(Head):
         """Less than for classes: values are met, not only ranked."""
         return min(cls._rate * rate, 1 / clip_norm)
 
-    def prepared(self, y: Any) -> Any:
-        """Clipped to the bounds, and scaled to [-1, 1]."""
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(
-            np.float32
-        )
-
-    def complete(self, network: nn.Module) -> nn.Module:
-        """The network, of which the last layer can be rescaled.
-
-        Raises:
-            BadInput: it is not linear.
-        """
-        _last(network)
-        return network
-
     def published(self, network: nn.Module) -> nn.Module:
         """The network in the units of the target."""
         rescale(network, (self.high - self.low) / 2, (self.high + self.low) / 2)
@@ -211,7 +223,7 @@ class ValueHead(Head):
 
 @final
 @registered
-class NumbersHead(Head):
+class NumbersHead(BoundedHead):
     """Several numbers, each between declared bounds and taken to [-1, 1]; half the sum of their
     squared errors.
     """
@@ -240,22 +252,6 @@ class NumbersHead(Head):
         """A number for each row and target."""
         numbers = y.dtype.kind in "fiub" and y.shape[1:] == (self.outputs,)
         return "" if numbers else f"a number for each row and each of the {self.outputs} targets"
-
-    def prepared(self, y: Any) -> Any:
-        """Clipped to their bounds, and scaled to [-1, 1]."""
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(
-            np.float32
-        )
-
-    def complete(self, network: nn.Module) -> nn.Module:
-        """The network, of which the last layer can be rescaled.
-
-        Raises:
-            BadInput: it is not linear.
-        """
-        _last(network)
-        return network
 
     def published(self, network: nn.Module) -> nn.Module:
         """The network in the units of the targets."""

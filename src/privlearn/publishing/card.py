@@ -283,16 +283,16 @@ def words_on_rows(said: Statement) -> str:
 
 def released_columns(said: Statement) -> list[tuple[str, str]]:
     """A name and a text for each column of the file of rows."""
-    stated = said.facts["released_rows"]
-    texts = ["a number with noise"] * len(stated["columns"])
-    for place, (low, high) in enumerate(stated["bounds"]):
+    released = said.facts["released_rows"]
+    texts = ["a number with noise"] * len(released["columns"])
+    for place, (low, high) in enumerate(released["bounds"]):
         texts[place] = f"a number with noise, of one declared from {low:.6g} to {high:.6g}"
-    rows = list(zip(stated["columns"], texts, strict=True))[:_MOST_COLUMNS]
+    rows = list(zip(released["columns"], texts, strict=True))[:_MOST_COLUMNS]
     if (left := len(texts) - _MOST_COLUMNS) > 0:
         rows.append((f"{left} more columns", f"{RELEASED} names all of them"))
-    classes = stated["classes"]
+    classes = released["classes"]
     names = f"{', '.join(classes[:12])}{f' and {len(classes) - 12} more' * (len(classes) > 12)}"
-    return [*rows, (stated["label"], f"the class, one of {names}")]
+    return [*rows, (released["label"], f"the class, one of {names}")]
 
 
 def _describe_released(said: Statement) -> list[str]:

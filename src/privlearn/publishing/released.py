@@ -69,8 +69,8 @@ def read_rows(contents: Contents, verification: Verification) -> PublishedRows:
             f"{contents.path} holds no {RELEASED}: rows are published by pv.publish(released, "
             "folder) of what pv.statistics.release_features returned"
         )
-    stated = certificate.parse(contents.files[CERTIFICATE])
-    plan, facts = certificate.read_plan(stated["plan"]), stated["facts"]["released_rows"]
+    claims = certificate.parse(contents.files[CERTIFICATE])
+    plan, facts = certificate.read_plan(claims["plan"]), claims["facts"]["released_rows"]
     assert isinstance(plan, RowsPlan)
     x, y = _numbers(folder.content(contents, RELEASED).decode(), facts)
     return PublishedRows(

@@ -87,16 +87,16 @@ def contradictions(file: RowsFile | None, facts: Mapping[str, Any]) -> list[str]
         file: that of the folder; None: there is none that could be read.
         facts: of the certificate, by anyone; their kinds are checked elsewhere.
     """
-    stated = facts.get("released_rows")
+    claims = facts.get("released_rows")
     if file is None:
         return ["the certificate states released rows, and the folder has none"]
-    if not isinstance(stated, dict):
+    if not isinstance(claims, dict):
         return ["the folder has released rows, and the certificate states none"]
     problems = []
-    if [*file.columns, file.label] != [*stated.get("columns", ()), stated.get("label")]:
+    if [*file.columns, file.label] != [*claims.get("columns", ()), claims.get("label")]:
         problems.append("the released rows have other columns than the certificate states")
     if file.rows != facts.get("examples"):
         problems.append(f"there are {file.rows} released rows: the certificate states otherwise")
-    if not file.labels <= set(stated.get("classes", ())):
+    if not file.labels <= set(claims.get("classes", ())):
         problems.append("the released rows have labels that the certificate does not state")
     return problems

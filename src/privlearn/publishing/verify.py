@@ -320,12 +320,12 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
 
 def _other_rows(contents: Contents, facts: Any) -> list[str]:
     """Released rows must be those that are stated, and the other way round."""
-    stated = facts if isinstance(facts, dict) else {}
-    if contents.rows is None and "released_rows" not in stated:
+    claims = facts if isinstance(facts, dict) else {}
+    if contents.rows is None and "released_rows" not in claims:
         return []
     from privlearn.publishing import rows_file  # for the few folders that have rows
 
-    return rows_file.contradictions(contents.rows, stated)
+    return rows_file.contradictions(contents.rows, claims)
 
 
 def _identity(features: dict[str, Any]) -> tuple[str, ...]:

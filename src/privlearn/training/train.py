@@ -284,10 +284,10 @@ def fit(
         checkpoint=checkpoint,
         validation=validation,
     )
-    return stated_by_head(result, head, bounds, request.model)
+    return state_task(result, head, bounds, request.model)
 
 
-def stated_by_head(
+def state_task(
     result: Result, head: heads.Head, bounds: tuple[float, float] | None, model: NetworkSpec
 ) -> Result:
     """The result of a network that was trained for a task: its model gives what the task publishes,
@@ -300,12 +300,12 @@ def stated_by_head(
         model: what the network was made of.
     """
     *front, trained = result.model.children()
-    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    task = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
     return replace(
         result,
         model=nn.Sequential(*front, head.published(trained)).eval(),
-        facts=result.facts | stated,
-        architecture=result.architecture | stated,
+        facts=result.facts | task,
+        architecture=result.architecture | task,
         model_spec=text_of(model),
         classes=head.classes,
     )

@@ -409,10 +409,10 @@ class MacTask:
             seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(self._watch.figures),
             checkpoint=session.file,
-            **self._described_network(),
+            **self._describe_network(),
         )
 
-    def _described_network(self) -> dict[str, Any]:
+    def _describe_network(self) -> dict[str, Any]:
         """What a folder builds the network again from, where one output is a value, or several are
         scores of classes: only these are what `predict` reads.
         """

@@ -35,7 +35,7 @@ from privlearn.training.train import (
     network,
     optimizer_at,
     optimizer_kind,
-    stated_by_head,
+    state_task,
 )
 
 #: The learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where
@@ -120,7 +120,7 @@ def train_layers(
         ledger=ledger,
         checkpoint=checkpoint,
     )
-    return stated_by_head(result, head, data.target_bounds, options.model)
+    return state_task(result, head, data.target_bounds, options.model)
 
 
 def _network_for(

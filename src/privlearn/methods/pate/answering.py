@@ -26,14 +26,14 @@ from privlearn.methods.pate.recipes import Estimator, Recipe, network_recipe
 from privlearn.methods.pate.reducers import Identity, PublicPCA, Reducer
 from privlearn.methods.pate.student import Student
 from privlearn.methods.pate.trained import KeptFolder, Trained
-from privlearn.methods.pate.votes import asked_of, settle_votes, with_noise
+from privlearn.methods.pate.votes import count_queries, settle_votes, with_noise
 from privlearn.methods.pate.voting import require_public, train_by_votes
 from privlearn.models import networks
 from privlearn.models.heads import Head, NumbersHead, ValueHead, head_of
 from privlearn.models.network_spec import kind_of
 from privlearn.runs.result import Result
 from privlearn.training.choices import Facts
-from privlearn.training.train import network, stated_by_head
+from privlearn.training.train import network, state_task
 
 #: Teachers and questions, where targets are numbers, and the share of the public targets that the
 #: ball covers.
@@ -63,7 +63,7 @@ def settle_answers(options: Any, facts: Facts) -> PatePlan:
         )
     head = _head(options, facts)
     reducer, radius = reducer_of(options.public, head)
-    queries = asked_of(options, QUERIES)
+    queries = count_queries(options, QUERIES)
     teachers = TEACHERS if options.teachers is None else options.teachers
     plan = with_noise(
         PatePlan(queries, teachers, Ball(radius)), options, persons=facts.persons
@@ -114,7 +114,7 @@ def _train_by_codes(
     shape = tuple(data.tensors()[0].shape[1:])
     folder = None if kept is None else kept.folder
     teachers = Trained(
-        _prepared(data, head),
+        _scale_targets(data, head),
         number_recipe(options.teacher or "ridge", shape, head.outputs),
         plan.teachers,
         folder=folder,
@@ -138,7 +138,7 @@ def _train_by_codes(
         keep=None if kept is None else kept.answers,
         **shared,
     )
-    return stated_by_head(result, head, data.target_bounds, options.model)
+    return state_task(result, head, data.target_bounds, options.model)
 
 
 def reducer_of(public: Dataset | None, head: Head) -> tuple[Reducer, float]:
@@ -163,7 +163,7 @@ def reducer_of(public: Dataset | None, head: Head) -> tuple[Reducer, float]:
             f"the targets of the public rows have shape {numbers.shape}: expected those of the "
             f"data, {head.outputs} for each row, or none (y=None)"
         )
-    scaled = _prepared(public, head)
+    scaled = _scale_targets(public, head)
     reducer = PublicPCA.fit(scaled)
     return reducer, reducer.radius(scaled, share=SHARE)
 
@@ -185,7 +185,7 @@ def _head(options: Any, declared: Any) -> Head:
     return kind({name: getattr(declared, name) for name in ("target_bounds", "target_ranges")})
 
 
-def _prepared(data: Dataset, head: Head) -> Dataset:
+def _scale_targets(data: Dataset, head: Head) -> Dataset:
     """The rows with their numbers clipped and scaled, each by itself, in shape (rows, targets)."""
     scaled = head.prepared(data.y).reshape(-1, head.outputs)
     return replace(data, y=scaled, x_test=None, y_test=None, target_bounds=None, target_ranges=())

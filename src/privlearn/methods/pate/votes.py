@@ -42,7 +42,7 @@ def settle_votes(options: Any, facts: Facts) -> PatePlan:
             "teachers vote for classes, and these data have other targets: declare them with "
             "classes="
         )
-    queries = asked_of(options, QUERIES)
+    queries = count_queries(options, QUERIES)
     votes: Votes | ConfidentVotes = Votes(facts.classes)
     if options.threshold is not None:
         votes = ConfidentVotes(facts.classes, options.threshold, options.answers)
@@ -50,7 +50,7 @@ def settle_votes(options: Any, facts: Facts) -> PatePlan:
     return with_noise(PatePlan(queries, teachers, votes), options, persons=facts.persons)
 
 
-def asked_of(options: Any, usual: int) -> int:
+def count_queries(options: Any, usual: int) -> int:
     """How many public inputs are asked about: as many as are given, else as usual or all.
 
     Args:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.pate import pate
@@ -25,31 +22,9 @@ from privlearn.training.train import network
 
 
 def train_by_votes(
-    plan: PatePlan,
-    data: Dataset,
-    options: Any,
-    *,
-    ledger: Ledger | None,
-    streams: Streams,
-    kept: KeptFolder | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    plan: PatePlan, data: Dataset, options: Any, *, kept: KeptFolder | None, **shared: Any
 ) -> Result:
-    """Train teachers on parts of the data, release their votes on public inputs, and train a
-    student on these.
-
-    Args:
-        plan: with its noise.
-        data: the rows, with declared classes.
-        options: by name, those that `plan` was settled by; `public` are the public inputs.
-        ledger: what to charge; None: a new one.
-        streams: the random streams, which the student's initial weights are drawn from, too.
-        kept: the folder to keep teachers and their answers in.
-        progress: called with how many teachers are trained, and how many there are.
-
-    Raises:
-        BadInput: no public inputs, a teacher or student that is unknown, or anything that `pv.pate`
-            refuses.
-    """
+    """Train a student of votes; arguments as of `answering.train_by_answers`, and its errors."""
     pool, classes = options.public, data.classes
     require_public(pool)
     assert classes is not None  # or the plan could not be settled
@@ -58,17 +33,15 @@ def train_by_votes(
     recipe = recipe_of(options.teacher or "spreading", data, pool, classes)
     teachers = Trained(data, recipe, plan.teachers, folder=folder, jobs=jobs)
     # Built beforehand: what is wrong with it must show before anything is spent.
-    built = network(options.model, tuple(data.tensors()[0].shape[1:]), classes, streams)
+    built = network(options.model, tuple(data.tensors()[0].shape[1:]), classes, shared["streams"])
     result = pate(
         plan,
         teachers,
         None,
         pool,
         _student(options, built),
-        ledger=ledger,
-        streams=streams,
-        progress=progress,
         keep=None if kept is None else kept.answers,
+        **shared,
     )
     return replace(result, model_spec=text_of(options.model), classes=classes)
 

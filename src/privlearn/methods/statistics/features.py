@@ -122,11 +122,11 @@ class ReleasedRows:
             BadInput: the rows were changed after their release.
         """
         self.require_unchanged()
-        stated = self._facts()
-        labels = np.array(stated["classes"], dtype=object)[self.y.numpy()]
+        layout = self._facts()
+        labels = np.array(layout["classes"], dtype=object)[self.y.numpy()]
         text = StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*stated["columns"], stated["label"]])
+        writer.writerow([*layout["columns"], layout["label"]])
         for start in range(0, len(self.x), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             numbers = self.x[part].float().numpy().astype(str)

@@ -598,10 +598,10 @@ class RowsPlan(KeptFeaturesPlan):
         """As of other plans; or that another number of features or classes was released."""
         problems = super().follows(facts)
         if "released_rows" in facts:
-            stated = facts["released_rows"]
-            if len(stated["columns"]) != self.keep or len(stated["classes"]) != self.classes:
+            released = facts["released_rows"]
+            if len(released["columns"]) != self.keep or len(released["classes"]) != self.classes:
                 problems.append("the released rows have other features or classes than the plan's")
-            if len(stated["bounds"]) not in (0, self.keep):
+            if len(released["bounds"]) not in (0, self.keep):
                 problems.append("bounds are stated of some of the released features only")
         return problems
 
