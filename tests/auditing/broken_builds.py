@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -40,9 +39,9 @@ ENTROPY = nn.CrossEntropyLoss(reduction="none")
 
 PADDING = Mutant(
     "the padding's row is left out of the norm",
-    per_example.SparseRows.__init__,
-    "row_norms(self._merged).square()",
-    "row_norms(self._merged).square() * (self._keys % total > 0)",
+    per_example.SparseRows.squares,
+    "self.norms[0].values.square()",
+    "self.norms[0].values.square() * (self._keys % self._shape[0] > 0)",
     "check_every_kind_of_gradient_is_what_it_stands_for",
 )
 
@@ -191,17 +190,15 @@ def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
     """The fewest trials or canaries at which an audit refutes the claim of a broken build; or what
     came instead.
     """
-    patch = pytest.MonkeyPatch()
     forget_results()
     try:
-        build.mutant().plant(patch)
-        for trials in efforts:
-            if not AUDITS[audit](trials).ok:
-                return f"{trials:,}"
+        with build.mutant().planted():
+            for trials in efforts:
+                if not AUDITS[audit](trials).ok:
+                    return f"{trials:,}"
     except (PrivlearnError, RuntimeError) as error:
         return f"stopped: {type(error).__name__}"
     finally:
-        patch.undo()
         forget_results()
     return "no"
 

@@ -370,8 +370,7 @@ PLANTED: list[tuple[Mutant, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize("place", range(len(PLANTED)), ids=[bug.name for bug, _ in PLANTED])
-def test_planted_bugs_on_the_simulated_device(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_on_the_simulated_device(place: int) -> None:
     bug, test = PLANTED[place]
-    bug.plant(monkeypatch)
-    with pytest.raises((AssertionError, UnsoundExtension)):
+    with bug.planted(), pytest.raises((AssertionError, UnsoundExtension)):
         test()

@@ -430,10 +430,8 @@ test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = su
 @pytest.mark.parametrize(
     "mutant", [*COUPLED, *SWEPT[:2]], ids=lambda mutant: mutant.name.replace(" ", "-")
 )
-def test_planted_couplings_exceed_the_tolerance_a_hundredfold(
-    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mutant.plant(monkeypatch)
-    for dtype, still in STILL.items():
-        moved = [_moved(dtype, scale, None, own) for scale in (1.0, 1e-3) for own in ZSTEPS]
-        assert max(moved) > 100 * still
+def test_planted_couplings_exceed_the_tolerance_a_hundredfold(mutant: Mutant) -> None:
+    with mutant.planted():
+        for dtype, still in STILL.items():
+            moved = [_moved(dtype, scale, None, own) for scale in (1.0, 1e-3) for own in ZSTEPS]
+            assert max(moved) > 100 * still

@@ -316,8 +316,8 @@ def check_processes_that_differ_are_named_and_refused() -> None:
     x, y = rows()
     clips = "plan (clip_norm=0.6, and clip_norm=0.5 in process 0)"
     for what, changed in (
-        ("data (than process 0)", {"data": rows(ROWS - 1)}),
-        ("data (than process 0)", {"data": (x, y.flip(0))}),
+        ("examples (39, and 40 in process 0) and data:", {"data": rows(ROWS - 1)}),
+        ("in data:", {"data": (x, y.flip(0))}),
         (clips, {"plan": plan(clip=pv.Flat(0.6))}),
         ("precision (bf16, and float32 in process 0)", {"precision": "bf16"}),
     ):

@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from types import CodeType
@@ -34,16 +35,23 @@ class Mutant:
     new: str
     caught_by: str
 
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is in the code for as long as the context is open, and nowhere afterwards: nor
+        in modules that were imported meanwhile.
+        """
         function, owner, name = self._place()
         module = sys.modules[function.__module__]
         namespace: dict[str, Any] = {}
         exec(self.compiled(), vars(module), namespace)
-        mutated = namespace[name]
-        replaced = getattr(owner, name) if owner is module else None
-        patch.setattr(owner, name, mutated)
-        if owner is module:
-            _replace_imports(patch, replaced, mutated)
+        mutated, original = namespace[name], vars(owner)[name]
+        setattr(owner, name, mutated)
+        _replace_imports(original, mutated)
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+            _replace_imports(mutated, original)
 
     def compiled(self) -> CodeType:
         """The code with the bug.
@@ -170,13 +178,13 @@ def _tokens(text: str) -> list[re.Match[str]]:
     return tokens
 
 
-def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
-    """Where other modules imported the function by name, they get the mutant too."""
+def _replace_imports(old: Any, new: Any) -> None:
+    """Where modules imported a function by name, they get another one in its place."""
     for name, module in sys.modules.copy().items():
         if name.startswith(("tests.", "privlearn")) and module is not None:
             for key, value in vars(module).copy().items():
                 if value is old:
-                    patch.setattr(module, key, new)
+                    setattr(module, key, new)
 
 
 def suite_of(
@@ -196,14 +204,15 @@ def suite_of(
     """
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name.replace(" ", "-"))
-    def is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_caught(mutant: Mutant) -> None:
         forget_results(caches)
         try:
-            mutant.plant(monkeypatch)
-            with pytest.raises((AssertionError, PrivlearnError, *errors)):
+            with (
+                mutant.planted(),
+                pytest.raises((AssertionError, PrivlearnError, *errors)),
+            ):
                 every_check()[mutant.caught_by]()
         finally:
-            monkeypatch.undo()
             forget_results(caches)
 
     def names_a_check() -> None:

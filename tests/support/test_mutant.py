@@ -94,11 +94,23 @@ def test_what_sound_code_computed_does_not_hide_a_bug(monkeypatch: pytest.Monkey
     assert [function.cache_info().currsize for function in functions] == [0, 0, 0]
 
 
-def test_a_bug_whose_code_would_fail_by_itself_is_refused(
+def test_a_module_that_is_imported_under_a_bug_has_sound_code_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    module = ModuleType("privlearn.imported_late")
+    sound = mutant._tokens
+    bug = Mutant("a bug", sound, "tokens.append(token)", "tokens.append(None)", "")
+    with bug.planted():
+        module.tokens = mutant._tokens  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert module.tokens("a") == [None]
+    assert module.tokens is mutant._tokens is sound
+
+
+def test_a_bug_whose_code_would_fail_by_itself_is_refused() -> None:
     """A name that is not defined would make any check fail, and so catch nothing."""
     check = next(iter(every_check()))
     bug = Mutant("a bug", mutant._tokens, "tokens.append(token)", "tokens.append(tokne)", check)
-    with pytest.raises(AssertionError, match=r"tokne is not defined in tests\.support\.mutant"):
-        bug.plant(monkeypatch)
+    expected = r"tokne is not defined in tests\.support\.mutant"
+    with pytest.raises(AssertionError, match=expected), bug.planted():
+        pass

@@ -15,20 +15,18 @@ def compare(names: Sequence[str], there: Mapping[str, str], first: Mapping[str, 
     public settings and short.
     """
     named = names[:_NAMED]
-    said = " and another ".join(
-        f"{name} ({_excerpts(there.get(name, 'none'), first.get(name, 'none'))})" for name in named
+    in_detail = " and ".join(
+        name + _both_values(there.get(name, "none"), first.get(name, "none")) for name in named
     )
-    if len(said) > _WHOLE:
-        return f"{' and another '.join(named)} than process 0"
-    return said
+    return in_detail if len(in_detail) <= _WHOLE else " and ".join(named)
 
 
-def _excerpts(there: str, first: str) -> str:
-    """Two texts from where they differ."""
+def _both_values(there: str, first: str) -> str:
+    """Two texts from where they differ; nothing of those with a digest of rows."""
     if not (tells_no_data(there) and tells_no_data(first)):
-        return "than process 0"
+        return ""
     pairs = enumerate(zip(there, first, strict=False))
     start = next((place for place, (one, other) in pairs if one != other), len(first))
     begin = max(there.rfind(mark, 0, start) for mark in " (") + 1
     one, other = (text[begin:].split(", ")[0][:_VALUE] for text in (there, first))
-    return f"{one}, and {other} in process 0"
+    return f" ({one}, and {other} in process 0)"

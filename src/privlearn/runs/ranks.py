@@ -354,8 +354,8 @@ class Ranks(World):
                 from privlearn.runs.fact_texts import compare  # for a message alone
 
                 raise BadInput(
-                    f"process {rank} has another {compare(differ, theirs, every[0])}: nothing was "
-                    "charged. Start all with the same script, arguments, data and versions"
+                    f"process {rank} differs from process 0 in {compare(differ, theirs, every[0])}: "
+                    "nothing was charged. Start all with the same script, arguments, data and versions"
                 )
 
     def align(self, streams: Streams) -> None:
