@@ -353,9 +353,10 @@ class Ranks(World):
             if differ:
                 from privlearn.runs.fact_texts import compare  # for a message alone
 
+                what = compare(differ, theirs, every[0])
                 raise BadInput(
-                    f"process {rank} differs from process 0 in {compare(differ, theirs, every[0])}: "
-                    "nothing was charged. Start all with the same script, arguments, data and versions"
+                    f"process {rank} differs from process 0 in {what}: nothing was charged. Start "
+                    "all with the same script, arguments, data and versions"
                 )
 
     def align(self, streams: Streams) -> None:
