@@ -1,4 +1,6 @@
-"""A run of segmentation by options: teachers correct a public network, which learns from them."""
+"""A run of segmentation by options: teachers segment public volumes, and a public network goes on
+as their student.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,18 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate import KeptFolder
 from privlearn.methods.pate.pate import pate
-from privlearn.methods.pate.plan import Ball, PatePlan
+from privlearn.methods.pate.plan import PatePlan
 from privlearn.runs.result import Result
 from privlearn.training.train import network
+from privlearn_segmentation.codes import MapCodes
 from privlearn_segmentation.start import Start
 
 
 def train_by_corrections(
     plan: PatePlan, data: Dataset, options: Any, *, ledger: Ledger | None, streams: Streams
 ) -> Result:
-    """Learn from public volumes with masks first; then teachers correct the public network's maps,
-    and it goes on as their student.
+    """Learn from public volumes with masks first; then teachers segment others, their maps are
+    released as codes, and the public network goes on as their student.
 
     Args:
         plan: with its noise, but for the radius.
@@ -40,7 +43,8 @@ def train_by_corrections(
     labelled, pool = public_parts(options.public)
     spec = spec_of(options.model)
     start = learn_start(spec, data, labelled, pool)
-    result = correct(plan, data, pool, start, ledger=ledger, streams=streams)
+    codes = MapCodes.choose(options.codes, plan, start)
+    result = correct(codes, data, pool, start, ledger=ledger, streams=streams)
     facts = {"volumes_with_masks": len(labelled.x), "student_began_as_it": True}
     return replace(
         result,
@@ -84,13 +88,8 @@ def learn_start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> S
     return Start.learn(labelled, pool, built)
 
 
-def with_radius(plan: PatePlan, start: Start) -> PatePlan:
-    """The plan with the radius that the public network tells."""
-    return replace(plan, aggregate=Ball(start.radius))
-
-
 def correct(
-    plan: PatePlan,
+    codes: MapCodes,
     data: Dataset,
     pool: Dataset,
     start: Start,
@@ -100,10 +99,10 @@ def correct(
     kept: KeptFolder | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Ask teachers for corrections, and train the student on them.
+    """Ask teachers for maps, release these as codes, and train the student on them.
 
     Args:
-        plan: with its noise, but for the radius.
+        codes: of maps, with the plan.
         data: the volumes, with maps of classes.
         pool: the public volumes to ask about.
         start: what was learned from public volumes.
@@ -112,14 +111,13 @@ def correct(
         kept: the folder to keep teachers and their answers in.
         progress: called with how many teachers are trained, and how many there are.
     """
-    settled = with_radius(plan, start)
     folder = None if kept is None else kept.folder
     return pate(
-        settled,
-        start.correcting(start.teachers(data, settled.teachers, folder=folder)),
-        start.reducer,
+        codes.plan,
+        codes.answering(start.teachers(data, codes.plan.teachers, folder=folder)),
+        codes.reducer,
         pool,
-        start.student(settled),
+        codes.student(),
         ledger=ledger,
         streams=streams,
         progress=progress,

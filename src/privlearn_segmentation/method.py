@@ -21,7 +21,7 @@ def _train(*arguments: Any, **named: Any) -> Any:
 SEGMENTATION = Method(
     "segmentation",
     {"pate": "privlearn.methods.pate.plan"},
-    frozenset({"public", "model", "teachers", "queries"}),
+    frozenset({"public", "model", "teachers", "queries", "codes"}),
     "teachers correct the maps of a public network, and it goes on as their student",
     settle=_settle,
     train=_train,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from privlearn._checks import one_of
 from privlearn.errors import BadInput
 from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.methods.pate.votes import with_noise
@@ -12,16 +13,21 @@ from privlearn.training.choices import Facts
 
 #: How many teachers there are, and how many volumes they are asked about.
 TEACHERS, QUERIES = 32, 20
+#: What teachers' maps are released as; the first is the usual one.
+CORRECTIONS = "corrections"
+WAYS = (CORRECTIONS, "pca", "autoencoder")
 #: Numbers in a correction for each class but the background: as many products of cosines have at
 #: most 3 half waves over a volume in all (`Corrections`).
 WAVES = math.comb(3 + 3, 3)
+#: Numbers in a code of the autoencoder.
+AUTOENCODER_SIZE = 8
 #: Lengths of the teachers' mean correction, in radii, in tables.
 _LENGTHS = (0.25, 0.5, 1.0)
 
 
 def settle_corrections(options: Any, facts: Facts) -> PatePlan:
-    """The plan of corrections of a public network's maps, with its noise, but for the radius, which
-    that network will tell.
+    """The plan of codes of maps, with its noise, but for the radius, which a public network will
+    tell.
 
     Codes are in a ball of radius 1 until then. Noise multipliers and costs don't depend on it, so
     that all that can be refused is refused before anything is trained.
@@ -32,9 +38,10 @@ def settle_corrections(options: Any, facts: Facts) -> PatePlan:
         facts: what is public of the rows.
 
     Raises:
-        BadInput: numbers out of range or beyond the public volumes, or not exactly one of a target
-            and a noise multiplier.
+        BadInput: an unknown way to make codes, numbers out of range or beyond the public volumes,
+            or not exactly one of a target and a noise multiplier.
     """
+    one_of("codes", options.codes or CORRECTIONS, WAYS)
     pool = None if options.public is None else len(options.public.x_test)
     queries = min(QUERIES, pool or QUERIES) if options.queries is None else options.queries
     if pool is not None and queries > pool:

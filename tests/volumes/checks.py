@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
-from privlearn.methods.pate import answers
+from privlearn.methods.pate import PublicPCA, answers
 from privlearn.methods.pate.answers import Answers
+from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn_segmentation import (
     Corrections,
     MapStudent,
@@ -33,12 +35,17 @@ from privlearn_segmentation import (
     Start,
     Training,
     Warp,
+    codes,
     dice,
     hippocampus,
     map_losses,
     maps_of,
 )
+from privlearn_segmentation.codes import MapCodes, fit_autoencoder, moved_maps
+from privlearn_segmentation.correcting import correct
+from privlearn_segmentation.plan import WAYS
 from privlearn_segmentation.scans import grid
+from privlearn_segmentation.start import public_maps
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.runs import Outcome
@@ -519,6 +526,71 @@ def check_a_students_ledger_is_its_plans() -> None:
     assert ledger.guarantee(1e-3).epsilon == pytest.approx(2.0, rel=1e-6)
     assert plan.noise_std == pytest.approx(plan.noise * 2 * start.radius / 3)
     assert result.model(pool.tensors()[0]).shape == (5, CLASSES, SIDE, SIDE, SIDE)
+
+
+@check
+def check_codes_of_maps_cost_what_is_stated() -> None:
+    """Whatever maps are released as: a Gaussian for each volume, at the sensitivity of the radius,
+    which public maps tell; the reducer is made for that noise.
+    """
+    start, private = small_start(), scans_of(9)
+    pool = scans_of(5, 2, public=True)
+    asked = PatePlan(4, 3, Ball(1.0)).calibrate(epsilon=80.0, delta=1e-3)
+    fitted_for = []
+
+    def fit(maps: pv.Dataset, noise_std: float) -> Any:
+        fitted_for.append(noise_std)
+        return fit_autoencoder(maps, noise_std, epochs=1)
+
+    for way in WAYS:
+        with mock.patch.object(codes, "fit_autoencoder", fit):
+            chosen = MapCodes.choose(way, asked, start)
+        plan, ledger = chosen.plan, Ledger()
+        assert isinstance(plan.aggregate, Ball)
+        radius = plan.aggregate.radius
+        assert plan.noise_std == pytest.approx(plan.noise * 2 * radius / 3)
+        result = correct(chosen, private, pool, start, ledger=ledger, streams=Streams.new(0))
+        assert ledger.event == plan.event()
+        assert ledger.guarantee(1e-3).epsilon == pytest.approx(80.0, rel=1e-6)
+        assert result.facts["reducer"]["size"] == chosen.reducer.size
+        if way == "corrections":
+            assert radius == start.radius
+            continue
+        said = next(
+            iter(
+                chosen.answering(start.teachers(private, 3)).answers(
+                    start.inputs[:4], Streams.new(0)
+                )
+            )
+        )
+        assert said is not None
+        torch.testing.assert_close(
+            said.sum(1), torch.ones(len(said), SIDE, SIDE, SIDE), rtol=0, atol=2e-3
+        )
+        if way == "autoencoder":
+            assert radius == 1.0
+            assert fitted_for == [plan.noise_std]
+            assert float(chosen.reducer.encode(said).norm(dim=1).max()) <= 1 + 1e-6
+        else:
+            maps = moved_maps(start)
+            lengths = chosen.reducer.encode(maps.tensors()[1]).norm(dim=1)
+            assert float((lengths <= radius).double().mean()) >= 0.9
+            assert isinstance(chosen.reducer, PublicPCA)
+            assert chosen.reducer.size == chosen.reducer.best(plan.noise_std)
+
+
+@check
+def check_reducers_of_maps_see_masks_and_the_public_network() -> None:
+    """Masks are moved, at random by a public seed; then come the public network's maps."""
+    start = small_start()
+    maps = moved_maps(start).tensors()[1]
+    assert torch.equal(maps[-5:], start.reference)
+    assert len(maps) == 100 + 5
+    masks = public_maps(start.labelled, CLASSES)[1]
+    apart = (maps[:-5] - masks.repeat(50, 1, 1, 1, 1)).flatten(1).norm(dim=1)
+    assert float(apart.min()) > 0
+    assert torch.equal(moved_maps(start).tensors()[1], maps)
+    assert not torch.equal(moved_maps(start, 1).tensors()[1], maps)
 
 
 @contextmanager

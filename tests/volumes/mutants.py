@@ -4,13 +4,50 @@ from __future__ import annotations
 
 from privlearn import metrics
 from privlearn.methods.pate import sums
-from privlearn_segmentation import hippocampus, start, training
+from privlearn_segmentation import codes, hippocampus, start, training
 from privlearn_segmentation.scans import grid
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020 import scans as pate_scans
 from tests.support.mutant import Mutant, suite_of
 
+CODES = "check_codes_of_maps_cost_what_is_stated"
+
 MUTANTS = [
+    Mutant(
+        "codes by principal components are in the unit ball by word alone",
+        codes.MapCodes._by_components,
+        "return cls(settled, reducer",
+        "return cls(plan, reducer",
+        CODES,
+    ),
+    Mutant(
+        "components below the noise are released, too",
+        codes.MapCodes._by_components,
+        "components.for_noise(settled.noise_std)",
+        "components",
+        CODES,
+    ),
+    Mutant(
+        "the autoencoder is fitted without the noise",
+        codes.MapCodes._by_autoencoder,
+        "settled.noise_std",
+        "0.0",
+        CODES,
+    ),
+    Mutant(
+        "what is corrections is read as maps",
+        codes.MapCodes.answering,
+        "if self._corrections:",
+        "if not self._corrections:",
+        CODES,
+    ),
+    Mutant(
+        "reducers see masks that stand still",
+        codes.moved_maps,
+        "warp(x, maps)[1]",
+        "maps",
+        "check_reducers_of_maps_see_masks_and_the_public_network",
+    ),
     Mutant(
         "masks of the pool are handed out",
         hippocampus.split,
@@ -203,7 +240,7 @@ MUTANTS = [
     ),
     Mutant(
         "the autoencoder begins anyhow",
-        segmenting.autoencoder,
+        codes.fit_autoencoder,
         "torch.manual_seed(seed)",
         "pass",
         "check_a_run_of_the_study_is_its_seeds",

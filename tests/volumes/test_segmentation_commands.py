@@ -130,6 +130,53 @@ def test_train_by_its_name_is_what_the_command_line_does_with_maps(
             pv.train(data, method="segmentation", **{"public": public, **settings, **wrong})
 
 
+@pytest.mark.parametrize("codes", ["pca", "autoencoder"])
+def test_maps_are_released_in_the_ways_of_the_paper(
+    codes: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = pate(files, tmp_path, "--seed", "0", "--codes", codes, "--epsilon", "80")
+    code, _, err = run(command, capsys)
+    assert code == 0, err
+    assert re.search("noise of [0-9.]+ radii on each of [0-9]+ numbers", err)
+    out = tmp_path / "model"
+    assert pv.verify(out).ok
+    card = " ".join((out / "README.md").read_text().split())
+    assert f"| reducer | {codes}, codes of " in card
+    assert "corrections of a public network" not in card
+    data = pv.load(tmp_path / "private.npz", classes=3, value_range=(0, 1))
+    public = pv.load(tmp_path / "public.npz", classes=3, value_range=(0, 1), public=True)
+    settings = {"epsilon": 80.0, "delta": 1e-3, "teachers": 4, "model": "unet:8,16"}
+    result = pv.train(
+        data,
+        method="segmentation",
+        public=public,
+        queries=6,
+        codes=codes,
+        streams=pv.Streams.new(0),
+        **settings,
+    )
+    inputs = data.test_tensors()[0]
+    torch.testing.assert_close(pv.load_model(out)(inputs), result.model(inputs))
+
+
+def test_ways_that_are_none_are_refused_before_anything_is_trained(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(pate(files, tmp_path, "--codes", "fourier"), capsys)
+    assert code == 2
+    assert "corrections, pca, autoencoder" in err or "corrections, pca or autoencoder" in err
+    assert "public network is trained" not in err
+    budget = ["budget", "--method", "pate", "--epsilon", "1", "--codes", "pca"]
+    code, _, err = run(budget, capsys)
+    assert code == 2
+    assert "--codes is for maps of classes" in err
+    assert "needs --maps" in err
+    digits = ["train", "--method", "pate", "--data", "digits", "--codes", "pca", "--epsilon", "1"]
+    code, _, err = run([*digits, "--out", str(tmp_path / "digits")], capsys)
+    assert code == 2
+    assert "--codes is for maps of classes" in err
+
+
 @pytest.mark.parametrize("method", ["dpsgd", "dpmac"])
 @pytest.mark.parametrize(
     "place", [(checkpoint.Checkpoint, "write"), (networks, "build")], ids=["file", "before"]
@@ -454,6 +501,10 @@ def test_budget_speaks_of_corrections(capsys: pytest.CaptureFixture[str]) -> Non
         signal, noise = row["length"] ** 2 / figures["numbers"], figures["noise_in_radii"] ** 2
         assert row["kept_of_own"] == pytest.approx(signal / (signal + noise))
         assert row["kept_of_common"] == pytest.approx(signal / (signal + noise / 5))
+    for codes, numbers in (("pca", "as many as are above it"), ("autoencoder", "8")):
+        code, out, err = run([*budget, "--epsilon", "1", "--codes", codes], capsys)
+        assert code == 0, err
+        assert f"0.7196 radii on each number of a code ({numbers})" in " ".join(out.split())
     code, out, err = run([*budget, "--epsilon", "1"], capsys)
     assert "20 queries, whole volumes, to 32 teachers" in out
     assert "0.7196 radii on each of 40 numbers" in out

@@ -207,6 +207,19 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
     return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
 
 
+def require_no_codes(request: Request) -> None:
+    """Refuse `--codes` where targets are no maps.
+
+    Raises:
+        BadInput: it was given.
+    """
+    if request.codes is not None:
+        raise BadInput(
+            "--codes is for maps of classes (segmentation), and the targets are others: leave it "
+            "out (`privlearn budget` needs --maps beside it)"
+        )
+
+
 def votes_warnings(plan: PatePlan, examples: int | None, least: int = _LEAST_ROWS) -> Iterator[str]:
     """What is allowed, and hardly ever meant; from public numbers alone.
 

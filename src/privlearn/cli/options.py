@@ -271,6 +271,13 @@ _VOTES = (
     Option(
         "answers", "N", "for pate, with --threshold: queries answered at most", int, part="plan"
     ),
+    Option(
+        "codes",
+        "WAY",
+        "for pate, of maps of classes: what teachers' maps are released as: corrections "
+        "(default: of a public network's maps), pca or autoencoder, fitted on public maps",
+        part="plan",
+    ),
 )
 
 _FEATURES = group_of(

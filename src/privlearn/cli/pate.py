@@ -156,6 +156,7 @@ def pate_job(request: Request, data: Dataset) -> Iterator[Job]:
 
 def answers_job(request: Request, data: Dataset) -> Job:
     """Teachers who vote on classes, or predict numbers."""
+    methods.require_no_codes(request)
     data, pool = _apart(request, data)
     options = methods.named_options(request, public=pool)
     plan = settle_answers(options, facts_of(data, request.examples))

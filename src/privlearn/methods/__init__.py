@@ -137,7 +137,7 @@ METHODS = {
             "epochs, learning rate and model are the student's, teacher the teachers'",
             settle=_call("pate.answering:settle_answers"),
             train=_call("pate.answering:train_by_answers"),
-            commands=frozenset({"resume", "maps"}),
+            commands=frozenset({"resume", "maps", "codes"}),
             targets=frozenset({"classes", "values", "multioutput"}),
             check=_call("pate.votes:require_combinable"),
         ),

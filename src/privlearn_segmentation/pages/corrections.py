@@ -1,4 +1,4 @@
-"""`--method pate` on maps of classes: teachers correct public maps; their student is published."""
+"""`--method pate` on maps of classes: teachers segment public volumes; a student is published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.runs.result import Result
 from privlearn.training.train import facts_of
 from privlearn_segmentation import hippocampus
-from privlearn_segmentation.correcting import correct, learn_start, spec_of, with_radius
+from privlearn_segmentation.codes import MapCodes
+from privlearn_segmentation.correcting import correct, learn_start, spec_of
 from privlearn_segmentation.pages import starting
 from privlearn_segmentation.pages.costs import VOLUMES
 from privlearn_segmentation.plan import settle_corrections
@@ -24,7 +25,7 @@ from privlearn_segmentation.start import Start
 
 
 def corrections_job(request: Request, data: Dataset) -> Job:
-    """Learn from what is public, which takes long; then teachers correct it."""
+    """Learn from what is public, which takes long; then ask teachers."""
     _require_no_votes(request)
     data, labelled, pool = _volumes_apart(request, data)
     public = replace(labelled, x_test=pool.x)
@@ -39,17 +40,18 @@ def corrections_job(request: Request, data: Dataset) -> Job:
             f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks"
         )
         start = learn_start(spec, data, labelled, pool)
-        settled = with_radius(plan, start)
+        codes = MapCodes.choose(request.codes, plan, start)
+        settled = codes.plan
         answer["plan"] = settled.to_json() | settled.noise_figures()
         screen.notes.print(
             f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of "
-            f"{_noise_in_radii(settled):.4g} radii on each of {start.corrections.size} numbers, "
+            f"{_noise_in_radii(settled):.4g} radii on each of {codes.reducer.size} numbers, "
             f"epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
             f"({answer['adjacency']})"
         )
         with warned_before(), screen.progress_bar("training", "teachers") as progress:
             result = correct(
-                plan,
+                codes,
                 data,
                 pool,
                 start,

@@ -18,9 +18,9 @@ from privlearn.methods.pate import Autoencoder, Network, Trained
 from privlearn.methods.pate.answers import Answers
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import Ball, PatePlan
-from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.training.dpsgd import dpsgd
 from privlearn_segmentation import MapStudent, Training, map_losses, maps_of, probabilities
+from privlearn_segmentation.codes import fit_autoencoder
 from privlearn_segmentation.start import as_probabilities
 from privlearn_studies.charts import BLUE, GREY, RED, SKY, Curve, Figure, Mark, Panel
 from privlearn_studies.fay2020.kept import Kept
@@ -33,7 +33,7 @@ DELTA = 1e-3
 #: Of the 260 volumes, how many are the student's and how many are tested on; the teachers share
 #: the others. The paper has 80 and 84 of 484.
 STUDENTS, TEST = 80, 32
-_TEACHERS, _EPSILON, _CODE = 8, 8.0, 8
+_TEACHERS, _EPSILON = 8, 8.0
 _SEEDS, _QUICK_SEEDS = 3, 1
 _STUDENT, _TEACHER, _ENSEMBLE = "student of the autoencoder", "one teacher", "teachers' mean"
 _ANSWERS, _CLEAN = "the noisy answers", "student of the answers without noise"
@@ -189,23 +189,7 @@ def _autoencoder(labelled: Dataset, noise_std: float, epochs: int, seed: int) ->
     """The paper's autoencoder, fitted with noise on the masks of the student's volumes."""
     maps = maps_of(labelled.tensors()[1], classes_of(labelled))
     rows = Dataset(maps, maps, public=True)
-    shape = tuple(maps.shape[1:])
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        encoder = volume_encoder(shape, _CODE)
-        decoder = volume_decoder(shape, _CODE, middle=maps.mean(0))
-    return Autoencoder.fit(
-        rows,
-        _CODE,
-        noise_std,
-        encoder=encoder,
-        decoder=decoder,
-        loss="cross_entropy",
-        epochs=16 * epochs,
-        batch_size=16,
-        learning_rate=5e-3,
-        seed=seed,
-    )
+    return fit_autoencoder(rows, noise_std, epochs=16 * epochs, seed=seed)
 
 
 @cached("pate-segmentation, gradients from nothing")

@@ -16,14 +16,11 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.methods.pate import PublicPCA
 from privlearn.models import networks
-from privlearn_segmentation import Start, Training, Warp, dice
+from privlearn_segmentation import Start, Training, dice
+from privlearn_segmentation.codes import moved_maps
 from privlearn_segmentation.hippocampus import LABELLED, POOL, Parts, split
-from privlearn_segmentation.start import public_maps
 from privlearn_studies.fay2020.tumours import tumours
 
-#: How many moved copies of the public maps reducers are fitted on, beside the public network's own
-#: predictions.
-_MOVED = 100
 #: Of public codes, the share within the radius that codes of principal components are clipped to.
 _CODES_SHARE = 0.9
 HIPPOCAMPUS, TUMOURS = "hippocampus", "tumours"
@@ -108,7 +105,6 @@ def chosen(labelled: int, seed: int, data: str = HIPPOCAMPUS) -> Dataset:
 def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOCAMPUS) -> Public:
     """Train the public U-Net on `labelled` volumes, and prepare what rests on it."""
     own, pool = chosen(labelled, seed, data), parts(data).pool
-    x, maps = public_maps(own, classes_of(own))
     asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=None)
     start = Start.learn(
         own,
@@ -118,12 +114,8 @@ def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOC
         learning=Training(steps=settings.public),
         tuning=Training(steps=settings.teacher, learning_rate=3e-3),
     )
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        warp = Warp(mirror=0.0)
-        moved = [warp(x, maps)[1] for _ in range(-(-_MOVED // labelled))]
-    targets = torch.cat([*moved, start.reference])
-    reduced = [Dataset(part, part, public=True) for part in (targets, logits_of(start.reference))]
+    logits = logits_of(start.reference)
+    reduced = [moved_maps(start, seed), Dataset(logits, logits, public=True)]
     every = [PublicPCA.fit(part) for part in reduced]
     return Public(
         data,

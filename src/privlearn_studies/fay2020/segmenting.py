@@ -20,11 +20,10 @@ from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.methods.pate import Autoencoder, PublicPCA, Reducer
+from privlearn.methods.pate import PublicPCA, Reducer
 from privlearn.methods.pate.answers import Answers
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import Ball, PatePlan
-from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.training.dpsgd import dpsgd
 from privlearn_segmentation import (
     MapStudent,
@@ -37,6 +36,7 @@ from privlearn_segmentation import (
     maps_of,
     probabilities,
 )
+from privlearn_segmentation.codes import fit_autoencoder
 from privlearn_segmentation.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
@@ -63,7 +63,6 @@ WAYS = ("autoencoder", "PCA", "PCA of logits", "corrections")
 CELLS = ((8.0, 10), (8.0, 80), (1.0, 10), (8.0, 20), (8.0, 40), (2.0, 10), (4.0, 10))
 _FEW = 3
 EPSILONS, QUERIES = (1.0, 2.0, 4.0, 8.0), (10, 20, 40, 80)
-_CODE = 8  # numbers in the autoencoder's code
 #: Of DP-SGD: how much of the volumes is in a batch, the clip of each layer, and the paper's clip
 #: and noise over it.
 _RATE, _CLIP, _PAPERS_CLIP, _PAPERS_NOISE = 0.2, 0.1, 4.0, math.sqrt(6.0)
@@ -202,7 +201,7 @@ def release_of(
         own = plan(Ball(1.0))
         return (
             own,
-            autoencoder(public, own.noise_std, settings.epochs, seed),
+            fit_autoencoder(public.maps, own.noise_std, epochs=settings.epochs, seed=seed),
             Tensor.float,
             as_probabilities,
         )
@@ -216,29 +215,6 @@ def release_of(
         )
     own = plan(Ball(public.pca_radius))
     return own, _above(public.pca, own.noise_std), Tensor.float, as_probabilities
-
-
-def autoencoder(public: Public, noise_std: float, epochs: int, seed: int) -> Reducer:
-    """The paper's autoencoder, trained with noise on public maps; `seed` fixes its initial weights,
-    too.
-    """
-    shape = tuple(public.maps.y.shape[1:])
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        encoder = volume_encoder(shape, _CODE)
-        decoder = volume_decoder(shape, _CODE, middle=public.maps.y.mean(0))
-    return Autoencoder.fit(
-        public.maps,
-        _CODE,
-        noise_std,
-        encoder=encoder,
-        decoder=decoder,
-        loss="cross_entropy",
-        epochs=epochs,
-        batch_size=16,
-        learning_rate=5e-3,
-        seed=seed,
-    )
 
 
 def _above(every: PublicPCA, noise_std: float) -> PublicPCA:

@@ -231,6 +231,7 @@ def _votes(request: Request) -> None:
     if request.maps:
         methods.map_pages().show_cost(request)
         return
+    methods.require_no_codes(request)
     classes = (
         methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
     )
