@@ -458,7 +458,9 @@ def of_values(predicted: Floats, y: Floats, bounds: tuple[float, float] | None =
 
 @_of_finite_rows
 def of_numbers(outputs: Tensor, y: Tensor) -> Metrics:
-    """Metrics of several numbers for each row: the mean over the targets of each target's own."""
+    """Metrics of several numbers for each row: the mean over the targets of each target's own, and
+    these, as `r2_1` of the first.
+    """
     if tuple(y.shape) != tuple(outputs.shape):
         raise BadInput(
             f"the targets have shape {tuple(y.shape)}: expected numbers of shape "
@@ -469,6 +471,11 @@ def of_numbers(outputs: Tensor, y: Tensor) -> Metrics:
         for predicted, known in zip(outputs.double().T, y.double().T, strict=True)
     ]
     figures = {name: float(np.mean([own[name] for own in each])) for name in each[0]}
+    figures |= {
+        f"{name}_{target}": value
+        for target, figures_of_target in enumerate(each, 1)
+        for name, value in figures_of_target.items()
+    }
     return Metrics(MappingProxyType(figures), len(y))
 
 

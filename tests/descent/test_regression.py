@@ -114,6 +114,8 @@ def test_a_table_is_trained_on_and_predicted(
         assert main([*given, *method, "--out", str(out)]) == 0
         text = capsys.readouterr().out
         assert "test R2" in text if "r2" in method else "test RMSE" in text
+        always_the_mean = float(np.std(frame[600:]["price"]))
+        assert f"baseline RMSE {always_the_mean:.4f}, always the mean" in " ".join(text.split())
         model = pv.load_model(out)
         assert model.target_bounds == list(BOUNDS)
         predicted = model.predict(frame[600:].drop(columns="price"))

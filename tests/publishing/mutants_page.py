@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import _texts
+from privlearn import _texts, metrics
 from privlearn.core.accounting import guarantee
 from privlearn.publishing import (
     accuracy,
@@ -26,6 +26,7 @@ INTERVALS = "check_intervals_of_accuracies"
 SHARES = "check_shares_of_costs"
 COLUMNS = "check_a_card_lists_the_columns_of_its_table"
 ODDS = "check_cards_say_what_epsilon_comes_to"
+ONE_ANSWER = "check_models_are_compared_with_one_answer_for_all"
 
 MUTANTS = [
     Mutant("names are not escaped", page.text, "for_html(given)", "str(given)", STRANGERS),
@@ -99,6 +100,27 @@ MUTANTS = [
         ' + metrics.errors.get("accuracy", 0.0) ** 2',
         "",
         INTERVALS,
+    ),
+    Mutant(
+        "a model of the mean has the model's own error",
+        accuracy.error_of_mean,
+        "rmse / math.sqrt(1 - r2)",
+        "rmse",
+        ONE_ANSWER,
+    ),
+    Mutant(
+        "a model that is no better is not warned of",
+        accuracy.learned_nothing,
+        "accuracy <= constant",
+        "accuracy < constant",
+        ONE_ANSWER,
+    ),
+    Mutant(
+        "figures of one target are those of another",
+        metrics.of_numbers,
+        'f"{name}_{target}": value',
+        'f"{name}_{target}": each[0][name]',
+        ONE_ANSWER,
     ),
     Mutant(
         "intervals too narrow",

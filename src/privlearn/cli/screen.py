@@ -31,7 +31,7 @@ from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.solving import noise_in_weights
 from privlearn.errors import UnsupportedEvent
 from privlearn.methods.statistics.metric_figures import Metrics
-from privlearn.publishing.accuracy import of_one_answer
+from privlearn.publishing.accuracy import error_of_mean, learned_nothing, of_one_answer
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.training.rules import Setting
 
@@ -493,6 +493,14 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
         if constant is None
         else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
     )
+    error = error_of_mean(metrics)
+    if error is not None:
+        baseline["baseline RMSE"] = f"{error:.4f}, always the mean of the test rows"
+    if "r2_1" in metrics.figures:
+        each = (metrics.text(name) for name in metrics.figures if name.startswith("r2_"))
+        baseline["R2 of each target"] = ", ".join(each)
+    if (useless := learned_nothing(metrics)) is not None:
+        warn(f"{useless}. More rows, a larger epsilon or another method may help")
     (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
     return {

@@ -45,3 +45,34 @@ def of_one_answer(metrics: Metrics) -> float | None:
         return None
     classes = [max(0, sum(row)) for row in metrics.confusion_matrix]
     return max(classes) / sum(classes) if sum(classes) else None
+
+
+def error_of_mean(metrics: Metrics) -> float | None:
+    """The RMSE, on the same rows, of a model that always gives the mean of their targets; None if
+    it is not known, or there are several targets.
+
+    From RMSE and R2, as they were published or released: nothing else is looked at.
+    """
+    rmse, r2 = metrics.figures.get("rmse"), metrics.figures.get("r2")
+    if rmse is None or r2 is None or r2 >= 1 or rmse < 0 or "r2_1" in metrics.figures:
+        return None
+    return rmse / math.sqrt(1 - r2)
+
+
+def learned_nothing(metrics: Metrics) -> str | None:
+    """A warning where one answer for all rows does as well; None where the model is better, or that
+    is not known.
+    """
+    accuracy, r2 = metrics.figures.get("accuracy"), metrics.figures.get("r2")
+    constant = of_one_answer(metrics)
+    if accuracy is not None and constant is not None and accuracy <= constant:
+        return (
+            f"the test accuracy of {accuracy:.4f} is not above the {constant:.4f} of a model that "
+            "always answers with the most frequent class"
+        )
+    if r2 is not None and r2 <= 0:
+        return (
+            f"the test R2 of {r2:.4f} is not above 0: a model that always answers with the mean "
+            "has an error that is no larger"
+        )
+    return None
