@@ -271,3 +271,24 @@ def test_tabs_separate_cells_of_tsv_files_whatever_else_a_schema_says(tmp_path: 
     path.write_text("age\till\n20,5\tno\n")
     schema = parse_schema('decimal = ","\n' + SHEET, "a.toml")
     assert np.asarray(pv.load(path, schema=schema).x).tolist() == [[20.5]]
+
+
+def test_several_columns_are_drafted_as_targets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("private", "public"):
+        rows = rng.random((30, 3)).round(3)
+        lines = ["age,price,rent", *(",".join(map(str, row)) for row in rows.tolist())]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    private, public = str(tmp_path / "private.csv"), str(tmp_path / "public.csv")
+    options = ["data", "schema", private, "--public", public, "--target"]
+    assert main([*options, "price,rent"]) == 0
+    schema = parse_schema(capsys.readouterr().out, "schema.toml")
+    assert schema.targets == ("price", "rent")
+    assert [column.name for column in schema.features] == ["age"]
+    draft = pv.statistics.draft_public_schema(private, public=public, target=["price", "rent"])
+    assert draft.target == ("price", "rent")
+    assert pv.load(private, schema=parse_schema(draft.to_toml(), "s.toml")).y.shape == (30, 2)
+    assert main([*options, "price,age2"]) == 2
+    assert "--target is 'age2': expected one of the table's columns" in capsys.readouterr().err

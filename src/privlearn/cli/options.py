@@ -545,7 +545,13 @@ _OTHERS = (
             "schema: draft bounds and categories from this table, which you declare public; of "
             "FILE the header alone is read. The model's card says so",
         ),
-        Option("target", "T", "schema, with --paid or --public: the column to predict"),
+        Option(
+            "target",
+            "A,B",
+            "schema, with --paid or --public: the column to predict; with --public also several",
+            column_list,
+            (),
+        ),
         Option(
             "ledger",
             "FILE",

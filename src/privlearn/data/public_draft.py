@@ -61,7 +61,7 @@ class PublicDraft:
         columns: what is declared of each column that could be drafted, as a schema's file says it,
             in the table's order; nothing for the others.
         blank: why nothing is declared of a column, one line.
-        target: the column to predict; None: it is still to be named.
+        target: the column to predict, or several; None: it is still to be named.
         missing: the texts that stand for a missing value.
         dialect: how the table's file is written; None: the usual way.
         drafted_from: the public file.
@@ -70,7 +70,7 @@ class PublicDraft:
 
     columns: Mapping[str, Mapping[str, Any]]
     blank: Mapping[str, str]
-    target: str | None
+    target: str | tuple[str, ...] | None
     missing: tuple[str, ...]
     dialect: Dialect | None
     drafted_from: DraftedFrom
@@ -89,7 +89,7 @@ class PublicDraft:
         )
         lines = write_template(
             self.columns,
-            target=self.target or "",
+            target=[*self.target] if isinstance(self.target, tuple) else self.target or "",
             missing=self.missing,
             dialect=self.dialect,
             remarks=self.blank,
@@ -101,7 +101,7 @@ class PublicDraft:
 
 @checked
 def draft_public_schema(
-    source: Any, *, public: str | Path, target: str | None = None
+    source: Any, *, public: str | Path, target: str | Sequence[str] | None = None
 ) -> PublicDraft:
     """Draft bounds, categories and date formats of a table's columns from a public file.
 
@@ -114,7 +114,7 @@ def draft_public_schema(
             frame.
         public: a file, or a folder, of a table with columns of the same names, whose rows you
             declare public.
-        target: the column to predict; None: it is named later.
+        target: the column to predict, or several; None: it is named later.
 
     Raises:
         BadInput: no such table or column; or the public file has the content of the private one
@@ -133,9 +133,11 @@ def draft_public_schema(
             source = Path(source)
             dialect = table_files.likely_dialect(source)
     names = column_names(source, dialect)
-    if target is not None and target not in names:
+    targets = () if target is None else (target,) if isinstance(target, str) else tuple(target)
+    if unknown := [name for name in targets if name not in names]:
         raise BadInput(
-            f"target is {str(target)[:60]!r}: expected one of the table's columns, {listed(names)}"
+            f"target is {str(unknown[0])[:60]!r}: expected one of the table's columns, "
+            f"{listed(names)}"
         )
     written = table_files.likely_dialect(public)
     table_files.open_file(public, written)  # refuses what is no table
@@ -153,14 +155,14 @@ def draft_public_schema(
     drafted: dict[str, _Settings] = {}
     for name in names:
         drafted[name] = (
-            columns[name].settings(missing, is_target=name == target)
+            columns[name].settings(missing, is_target=name in targets)
             if name in columns
             else blank[name]
         )
     return PublicDraft(
         {name: {} if isinstance(each, str) else each for name, each in drafted.items()},
         {name: each for name, each in drafted.items() if isinstance(each, str)},
-        target,
+        (targets[0] if len(targets) == 1 else targets) or None,
         ("", *sorted(missing)),
         _dialect_of(source, dialect, separator, decimal),
         DraftedFrom(_printable_name(public), _digest(public)),

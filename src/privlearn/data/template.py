@@ -30,7 +30,7 @@ _LARGE = 1e15
 def write_template(
     columns: Mapping[str, Mapping[str, Any]],
     *,
-    target: str = "",
+    target: str | list[str] = "",
     missing: Sequence[str] = ("",),
     dialect: Dialect | None = None,
     remarks: Mapping[str, str] | None = None,
@@ -42,7 +42,7 @@ def write_template(
     Args:
         columns: what is declared of each column, as `Column.stated` has it; nothing: it is to be
             filled in.
-        target: the column to predict; empty: it is to be filled in.
+        target: the column to predict, or several; empty: it is to be filled in.
         missing: the texts that stand for a missing value.
         dialect: how the table's file is written.
         remarks: a comment for some columns, one line.

@@ -180,7 +180,7 @@ def _draft(request: Request) -> int:
     """
     from privlearn.methods.statistics.draft import draft_schema
 
-    if request.ledger is None or request.target is None:
+    if request.ledger is None or len(request.target) != 1:
         raise BadInput(
             "`privlearn data schema FILE --paid epsilon=E` needs --target T and --ledger FILE, "
             "which the training is charged to, too, and --numbers A,B and --categories C,D: what "
@@ -200,7 +200,7 @@ def _draft(request: Request) -> int:
         )
     draft = draft_schema(
         request.name,
-        target=request.target,
+        target=request.target[0],
         budget=Budget(**request.paid),
         numbers=request.numbers,
         categories=request.categories,
@@ -242,7 +242,7 @@ def _schema(request: Request) -> int:
         screen.notes.print(remark)
     if request.public is not None:
         return _draft_from_public(request)
-    if request.target is not None:
+    if request.target:
         raise BadInput(
             "--target goes with --public or --paid, a schema that is drafted: add one, or write "
             "the target into the template"
@@ -260,7 +260,7 @@ def _draft_from_public(request: Request) -> int:
     """
     from privlearn.data.public_draft import draft_public_schema
 
-    draft = draft_public_schema(request.name, public=request.public, target=request.target)
+    draft = draft_public_schema(request.name, public=request.public, target=request.target or None)
     for remark in draft.remarks:
         screen.notes.print(remark)
     if request.json:
