@@ -93,6 +93,7 @@ def check_published_rows_are_the_released_ones() -> None:
                 assert verified.ok
                 assert verified.epsilon == pytest.approx(rows.plan.guarantee(1e-6).epsilon)
                 assert (verified.delta, verified.adjacency) == (1e-6, adjacency)
+                assert "# Rows, and a model of them, released with (" in card
                 assert ("labels are declared public" in card) is (labels == "public")
                 assert f"standard deviation {rows.noise_std:.4g}" in card
                 assert "dose, in mg" in card or 1 not in places

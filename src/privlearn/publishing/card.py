@@ -211,7 +211,7 @@ def _guarantee(said: Statement) -> list[str]:
     attack = said.curve.describe(guarantee.unit)
     lines = [
         (
-            f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) "
+            f"# {title_of(said)} ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) "
             "differential privacy"
         ),
         "",
@@ -274,6 +274,13 @@ _MOST_COLUMNS = 100
 def released_too(said: Statement) -> str:
     """What of released rows is said where the weights are spoken of; empty without any."""
     return f", and the rows in {RELEASED}" if "released_rows" in said.facts else ""
+
+
+def title_of(said: Statement) -> str:
+    """What the folder holds, as a heading begins."""
+    if "released_rows" in said.facts:
+        return "Rows, and a model of them, released with"
+    return "A model trained with"
 
 
 def words_on_rows(said: Statement) -> str:

@@ -27,6 +27,7 @@ from privlearn.publishing.card import (
     reading,
     released_columns,
     settings,
+    title_of,
     why_neighbours,
     words_on_columns,
     words_on_rows,
@@ -158,7 +159,7 @@ def _top(said: Statement) -> str:
         for label, value, words in figures
     )
     return (
-        "<h1>A model trained with differential privacy</h1>\n"
+        f"<h1>{text(title_of(said))} differential privacy</h1>\n"
         '<p class="lead">Random noise in the training limits what this model can tell of any one '
         f"{one} in its training data. How much it may tell is a number, the privacy loss, and "
         "anyone can compute it "
