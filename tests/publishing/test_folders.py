@@ -355,3 +355,18 @@ def test_a_result_outlives_a_folder_that_is_not_free(tmp_path: Path) -> None:
     (call,) = re.findall(r"unharmed: (pv\.publish\(result, '.*'\)),", str(refused.value))
     eval(call.replace("')", "', delta=1e-5)"), {"pv": pv, "result": result})
     assert pv.verify(tmp_path / "model-3").ok
+
+
+def test_an_archive_of_a_folder_is_to_be_unpacked(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", model)
+    assert main(["verify", archive]) == 2
+    assert "is a file: expected the folder" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="Unpack an archive of one first"):
+        pv.load_model(archive)
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    assert pv.verify(tmp_path / "unpacked").ok
+    (tmp_path / "unpacked" / "notes.txt").write_text("mine")
+    (problem,) = pv.verify(tmp_path / "unpacked").problems
+    assert "notes.txt, not in the certificate: another library might load them" in problem

@@ -81,6 +81,11 @@ def read(folder: str | Path) -> Contents:
         BadInput: it has no certificate, or one that cannot be read.
     """
     path = Path(folder)
+    if path.is_file():
+        raise BadInput(
+            f"{path} is a file: expected the folder that train or publish wrote. Unpack an archive "
+            "of one first"
+        )
     files, digests, problems = {}, {}, []
     names = (
         ADAPTER_FILES

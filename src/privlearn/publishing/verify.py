@@ -375,9 +375,9 @@ def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
     """
     hidden = [name for name in contents.strangers if name.startswith(".")]
     others = [name for name in contents.strangers if not name.startswith(".")]
-    return _also_holds(others, "take them away"), _also_holds(
-        hidden, "no loader reads hidden files"
-    )
+    return _also_holds(
+        others, "another library might load them. Move them to another folder"
+    ), _also_holds(hidden, "no loader reads hidden files")
 
 
 def _also_holds(names: list[str], more: str) -> list[str]:
