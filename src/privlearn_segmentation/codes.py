@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -94,10 +94,6 @@ class MapCodes:
         ones.
         """
         return replace(self._start.student(self.plan), recover=self.recover)
-
-    def describe(self) -> dict[str, Any]:
-        """Public numbers, for the certificate."""
-        return self.reducer.describe()
 
 
 def _in_single_precision(maps: Tensor) -> Tensor:
