@@ -81,11 +81,6 @@ def read(folder: str | Path) -> Contents:
         BadInput: it has no certificate, or one that cannot be read.
     """
     path = Path(folder)
-    if path.is_file():
-        raise BadInput(
-            f"{path} is a file: expected the folder that train or publish wrote. Unpack an archive "
-            "of one first"
-        )
     files, digests, problems = {}, {}, []
     names = (
         ADAPTER_FILES
@@ -101,7 +96,7 @@ def read(folder: str | Path) -> Contents:
             if name == CERTIFICATE:
                 raise BadInput(
                     f"{path} is not a published model: {error}. Expected the folder that train or "
-                    "publish wrote"
+                    "publish wrote; unpack an archive of one first"
                 ) from error
             problems.append(str(error))
     rows = None
