@@ -209,7 +209,7 @@ def test_the_notes_of_dp_macs_classifier_follow_from_its_numbers() -> None:
         ("dfs-depth", sizes.about(False, 3, cnns=False)),
         ("yu-fig14", page("yu-tasks-about:cancer")),
         ("yu-fig15", page("yu-tasks-about:cifar10")),
-        ("dpmac-usps", usps.about(5)),
+        ("dpmac-usps", usps.about(10)),
         ("pate-mnist", votes.about(votes.train.at(), 3)),
         ("pate-mnist", page("pate-mnist-tried")),
         ("pate-segmentation", page("pate-segmentation-tried")),

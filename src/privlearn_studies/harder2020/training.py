@@ -30,6 +30,8 @@ from privlearn_studies.runs import cached
 DELTA = 1e-5
 _HIDDEN = {"mnist": (300,), "usps": (300, 100, 20, 100, 300)}
 _EACH_DIGIT = 500
+#: The mean pixel of MNIST's training images, from 0 to 1, as torchvision's examples print it.
+_MEAN_PIXEL = 0.1307
 _HELD = 5000
 
 
@@ -64,6 +66,9 @@ class Setting:
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         learned: what replaces DP-MAC's thresholds in the course of the run, which `epsilon` counts.
         first: how many training rows are used; None: all.
+        features: of MNIST behind the projection: "whitened" divides each by its spread and brings
+            rows to one length; "released" centres and scales pixels before the projection, as the
+            paper's released code does, and does nothing after it.
         held: whether the last 5,000 training images of MNIST are held back, and stand in for the
             test images; of USPS the 1,000 images do that are in neither set.
     """
@@ -91,6 +96,7 @@ class Setting:
     shares: tuple[float, ...] = ()
     learned: Histogram | None = None
     first: int | None = None
+    features: str = "whitened"
     held: bool = False
 
     @property
@@ -201,7 +207,22 @@ def examples_of(setting: Setting) -> int:
 def task_of(setting: Setting) -> Task:
     """The classifier's task, with the projection of the setting."""
     noise = setting.pca_noise
-    return replace(TASKS["mnist"], pca=None if noise is None else PrivatePCA(60, noise))
+    one_of("the features", setting.features, ["whitened", "released"])
+    rows = _centred if setting.features == "released" else TASKS["mnist"].rows
+    return replace(TASKS["mnist"], pca=None if noise is None else PrivatePCA(60, noise), rows=rows)
+
+
+def _centred(seed: int, validate: bool) -> Rows:
+    """MNIST's rows with pixels centred and scaled so that their largest is 1.
+
+    The released code subtracts the mean of the training pixels. MNIST's mean is a published number,
+    which is subtracted here: nothing is computed from the rows.
+    """
+    rows = TASKS["mnist"].rows(seed, validate)
+    x, x_valid, x_test = (
+        (x - _MEAN_PIXEL) / (1 - _MEAN_PIXEL) for x in (rows.x, rows.x_valid, rows.x_test)
+    )
+    return replace(rows, x=x, x_valid=x_valid, x_test=x_test)
 
 
 def _clip(setting: Setting) -> Derivatives | Flat:
@@ -225,8 +246,9 @@ def _sampler(setting: Setting) -> Sampler:
 
 def _rows(setting: Setting, seed: int, ledger: Ledger, plan: Plan) -> Rows:
     if setting.task == "mnist":
+        scale = "raw" if setting.features == "released" else setting.features
         rows = features(
-            task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours
+            task_of(setting), seed, setting.held, setting.first, scale, ledger, plan.neighbours
         )
         return replace(rows, x_test=rows.x_valid, y_test=rows.y_valid) if setting.held else rows
     return _images(seed, setting.first, setting.held)
