@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from privlearn.cli import main
 from privlearn.core.schedules import parse
 from privlearn.errors import BadInput
 from privlearn_studies import registry, report, runs
+from privlearn_studies.data import TASKS, Rows
 from privlearn_studies.fay2020 import votes
 from privlearn_studies.fay2020.vectors import LENGTHS
 from privlearn_studies.harder2020 import features as hidden_units
+from privlearn_studies.harder2020 import training as dpmac
 from privlearn_studies.harder2020.training import Setting as MacSetting
 from privlearn_studies.runs import Call, Outcome
 from privlearn_studies.yu2019 import training
@@ -244,6 +247,35 @@ def test_features_are_those_of_the_released_weights(
     directions = hidden_units.projection(task, 0, rows).get_buffer("components")
     expected = (rows @ directions) @ network[0].weight[5]
     assert torch.allclose(rows @ features[1], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_released_features_are_centred_by_a_published_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each pixel by itself, whatever the other rows are: the mean of the rows is not looked at."""
+
+    def rows(seed: int, validate: bool) -> Rows:
+        x = torch.rand(8, 784, generator=torch.Generator().manual_seed(seed))
+        x[0, :2] = torch.tensor([0.0, 1.0])
+        y = torch.zeros(8, dtype=torch.long)
+        return Rows(x, y, x[:4], y[:4], x[4:], y[4:])
+
+    setting = MacSetting(
+        "mnist", 1, 4, 0.1, "constant:start=1", 1.0, pca_noise=4.0, features="released"
+    )
+    monkeypatch.setitem(TASKS, "mnist", replace(TASKS["mnist"], rows=rows))
+    plain, centred = rows(3, False), dpmac.task_of(setting).rows(3, False)
+    for there, moved in (
+        (plain.x, centred.x),
+        (plain.x_valid, centred.x_valid),
+        (plain.x_test, centred.x_test),
+    ):
+        torch.testing.assert_close(moved, (there - 0.1307) / 0.8693)
+    assert float(centred.x.max()) == 1.0
+    whitened = dpmac.task_of(replace(setting, features="whitened"))
+    assert torch.equal(whitened.rows(3, False).x, plain.x)
+    with pytest.raises(BadInput, match="expected one of"):
+        dpmac.task_of(replace(setting, features="scaled"))
 
 
 def test_intervals_are_students() -> None:
