@@ -71,7 +71,7 @@ class MapCodes:
 
     @classmethod
     def _by_components(cls, plan: PatePlan, start: Start) -> MapCodes:
-        maps = moved_maps(start)
+        maps = draw_moved_maps(start)
         components = PublicPCA.fit(maps)
         settled = replace(plan, aggregate=Ball(components.radius(maps, _SHARE)))
         reducer = components.for_noise(settled.noise_std)
@@ -80,7 +80,7 @@ class MapCodes:
     @classmethod
     def _by_autoencoder(cls, plan: PatePlan, start: Start) -> MapCodes:
         settled = replace(plan, aggregate=Ball(1.0))
-        reducer = fit_autoencoder(moved_maps(start), settled.noise_std)
+        reducer = fit_autoencoder(draw_moved_maps(start), settled.noise_std)
         return cls(settled, reducer, as_probabilities, start, False)
 
     def answering(self, teachers: Teachers) -> Teachers:
@@ -100,7 +100,7 @@ def _in_single_precision(maps: Tensor) -> Tensor:
     return maps.float()
 
 
-def moved_maps(start: Start, seed: int = 0) -> Dataset:
+def draw_moved_maps(start: Start, seed: int = 0) -> Dataset:
     """Public maps that a reducer is fitted on: masks, each moved at random, and the public
     network's maps of the volumes to ask about.
 

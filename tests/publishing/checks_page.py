@@ -33,9 +33,9 @@ from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.models import networks
 from privlearn.publishing import card, folder, page, publish
 from privlearn.publishing.accuracy import (
-    error_of_mean,
+    compare_with_one_answer,
+    compute_error_of_mean,
     interval,
-    learned_nothing,
     of_one_answer,
 )
 from privlearn.publishing.costs import costs
@@ -404,13 +404,13 @@ def check_models_are_compared_with_one_answer_for_all() -> None:
     """The error of the mean is that of the mean; a model that is no better is warned of."""
     y, guesses = np.array([1.0, 2.0, 6.0]), np.array([2.0, 2.0, 4.0])
     by_hand = math.sqrt(float(((y - y.mean()) ** 2).mean()))
-    assert math.isclose(error_of_mean(metrics.of_values(guesses, y)) or 0, by_hand)
-    assert learned_nothing(metrics.of_values(guesses, y)) is None
-    assert "R2 of 0.0000" in (learned_nothing(metrics.of_values(0 * y + 3.0, y)) or "")
+    assert math.isclose(compute_error_of_mean(metrics.of_values(guesses, y)) or 0, by_hand)
+    assert compare_with_one_answer(metrics.of_values(guesses, y)) is None
+    assert "R2 of 0.0000" in (compare_with_one_answer(metrics.of_values(0 * y + 3.0, y)) or "")
     both = metrics.of_numbers(
         torch.tensor(np.stack([guesses, 0 * y], 1)), torch.tensor(np.stack([y, y], 1))
     )
-    assert error_of_mean(both) is None
+    assert compute_error_of_mean(both) is None
     assert both["r2_1"] == metrics.of_values(guesses, y)["r2"]
     assert both["r2_2"] == metrics.of_values(0 * y, y)["r2"]
     assert both["r2"] == (both["r2_1"] + both["r2_2"]) / 2
@@ -419,12 +419,12 @@ def check_models_are_compared_with_one_answer_for_all() -> None:
         (((3, 0), (0, 1)), 1.0, False),
         (((2, 1), (0, 1)), 0.75, True),
     ):
-        warning = learned_nothing(Metrics({"accuracy": accuracy}, 4, counts))
+        warning = compare_with_one_answer(Metrics({"accuracy": accuracy}, 4, counts))
         assert (warning is not None) is warned
         assert warning is None or "not above the 0.7500" in warning
     for unknown in (Metrics({"accuracy": 0.1}, 4), Metrics({}, 4), Metrics({"rmse": 1.0}, 4)):
-        assert learned_nothing(unknown) is None
-        assert error_of_mean(unknown) is None
+        assert compare_with_one_answer(unknown) is None
+        assert compute_error_of_mean(unknown) is None
 
 
 @check

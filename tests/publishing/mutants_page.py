@@ -103,14 +103,14 @@ MUTANTS = [
     ),
     Mutant(
         "a model of the mean has the model's own error",
-        accuracy.error_of_mean,
+        accuracy.compute_error_of_mean,
         "rmse / math.sqrt(1 - r2)",
         "rmse",
         ONE_ANSWER,
     ),
     Mutant(
         "a model that is no better is not warned of",
-        accuracy.learned_nothing,
+        accuracy.compare_with_one_answer,
         "accuracy <= constant",
         "accuracy < constant",
         ONE_ANSWER,

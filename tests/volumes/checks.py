@@ -41,7 +41,7 @@ from privlearn_segmentation import (
     map_losses,
     maps_of,
 )
-from privlearn_segmentation.codes import MapCodes, fit_autoencoder, moved_maps
+from privlearn_segmentation.codes import MapCodes, draw_moved_maps, fit_autoencoder
 from privlearn_segmentation.correcting import correct
 from privlearn_segmentation.plan import WAYS
 from privlearn_segmentation.scans import grid
@@ -572,7 +572,7 @@ def check_codes_of_maps_cost_what_is_stated() -> None:
             assert fitted_for == [plan.noise_std]
             assert float(chosen.reducer.encode(said).norm(dim=1).max()) <= 1 + 1e-6
         else:
-            maps = moved_maps(start)
+            maps = draw_moved_maps(start)
             lengths = chosen.reducer.encode(maps.tensors()[1]).norm(dim=1)
             assert float((lengths <= radius).double().mean()) >= 0.9
             assert isinstance(chosen.reducer, PublicPCA)
@@ -583,14 +583,14 @@ def check_codes_of_maps_cost_what_is_stated() -> None:
 def check_reducers_of_maps_see_masks_and_the_public_network() -> None:
     """Masks are moved, at random by a public seed; then come the public network's maps."""
     start = small_start()
-    maps = moved_maps(start).tensors()[1]
+    maps = draw_moved_maps(start).tensors()[1]
     assert torch.equal(maps[-5:], start.reference)
     assert len(maps) == 100 + 5
     masks = public_maps(start.labelled, CLASSES)[1]
     apart = (maps[:-5] - masks.repeat(50, 1, 1, 1, 1)).flatten(1).norm(dim=1)
     assert float(apart.min()) > 0
-    assert torch.equal(moved_maps(start).tensors()[1], maps)
-    assert not torch.equal(moved_maps(start, 1).tensors()[1], maps)
+    assert torch.equal(draw_moved_maps(start).tensors()[1], maps)
+    assert not torch.equal(draw_moved_maps(start, 1).tensors()[1], maps)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "reducers see masks that stand still",
-        codes.moved_maps,
+        codes.draw_moved_maps,
         "warp(x, maps)[1]",
         "maps",
         "check_reducers_of_maps_see_masks_and_the_public_network",

@@ -31,7 +31,11 @@ from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.solving import noise_in_weights
 from privlearn.errors import UnsupportedEvent
 from privlearn.methods.statistics.metric_figures import Metrics
-from privlearn.publishing.accuracy import error_of_mean, learned_nothing, of_one_answer
+from privlearn.publishing.accuracy import (
+    compare_with_one_answer,
+    compute_error_of_mean,
+    of_one_answer,
+)
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.training.rules import Setting
 
@@ -493,13 +497,13 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
         if constant is None
         else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
     )
-    error = error_of_mean(metrics)
+    error = compute_error_of_mean(metrics)
     if error is not None:
         baseline["baseline RMSE"] = f"{error:.4f}, always the mean of the test rows"
     if "r2_1" in metrics.figures:
         each = (metrics.text(name) for name in metrics.figures if name.startswith("r2_"))
         baseline["R2 of each target"] = ", ".join(each)
-    if (useless := learned_nothing(metrics)) is not None:
+    if (useless := compare_with_one_answer(metrics)) is not None:
         warn(f"{useless}. More rows, a larger epsilon or another method may help")
     (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])

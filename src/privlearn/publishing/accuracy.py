@@ -47,7 +47,7 @@ def of_one_answer(metrics: Metrics) -> float | None:
     return max(classes) / sum(classes) if sum(classes) else None
 
 
-def error_of_mean(metrics: Metrics) -> float | None:
+def compute_error_of_mean(metrics: Metrics) -> float | None:
     """The RMSE, on the same rows, of a model that always gives the mean of their targets; None if
     it is not known, or there are several targets.
 
@@ -59,7 +59,7 @@ def error_of_mean(metrics: Metrics) -> float | None:
     return rmse / math.sqrt(1 - r2)
 
 
-def learned_nothing(metrics: Metrics) -> str | None:
+def compare_with_one_answer(metrics: Metrics) -> str | None:
     """A warning where one answer for all rows does as well; None where the model is better, or that
     is not known.
     """

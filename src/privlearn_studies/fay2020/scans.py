@@ -17,7 +17,7 @@ from privlearn.data.named import load
 from privlearn.methods.pate import PublicPCA
 from privlearn.models import networks
 from privlearn_segmentation import Start, Training, dice
-from privlearn_segmentation.codes import moved_maps
+from privlearn_segmentation.codes import draw_moved_maps
 from privlearn_segmentation.hippocampus import LABELLED, POOL, Parts, split
 from privlearn_studies.fay2020.tumours import tumours
 
@@ -115,7 +115,7 @@ def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOC
         tuning=Training(steps=settings.teacher, learning_rate=3e-3),
     )
     logits = logits_of(start.reference)
-    reduced = [moved_maps(start, seed), Dataset(logits, logits, public=True)]
+    reduced = [draw_moved_maps(start, seed), Dataset(logits, logits, public=True)]
     every = [PublicPCA.fit(part) for part in reduced]
     return Public(
         data,

@@ -18,7 +18,7 @@ _TEST, _NOISE = "test accuracy", "noise multiplier"
 _SPENT = "epsilon in truth, at delta 1e-5, projection included"
 
 
-def released(epsilon: float, quick: bool = False) -> Call:
+def build_released(epsilon: float, quick: bool = False) -> Call:
     """The paper's classifier, its features as the released code has them."""
     return classifier(epsilon, quick).but(features="released")
 
@@ -28,7 +28,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     calls = {}
     for epsilon in PAPER:
-        call = released(epsilon, quick)
+        call = build_released(epsilon, quick)
         calls[epsilon, _PAPERS] = call
         calls[epsilon, _SAME] = calibrated(call, epsilon)
     outcomes = runs.named(calls, numbers)

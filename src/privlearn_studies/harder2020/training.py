@@ -208,11 +208,11 @@ def task_of(setting: Setting) -> Task:
     """The classifier's task, with the projection of the setting."""
     noise = setting.pca_noise
     one_of("the features", setting.features, ["whitened", "released"])
-    rows = _centred if setting.features == "released" else TASKS["mnist"].rows
+    rows = _centre_pixels if setting.features == "released" else TASKS["mnist"].rows
     return replace(TASKS["mnist"], pca=None if noise is None else PrivatePCA(60, noise), rows=rows)
 
 
-def _centred(seed: int, validate: bool) -> Rows:
+def _centre_pixels(seed: int, validate: bool) -> Rows:
     """MNIST's rows with pixels centred and scaled so that their largest is 1.
 
     The released code subtracts the mean of the training pixels. MNIST's mean is a published number,
