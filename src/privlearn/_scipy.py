@@ -23,8 +23,6 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 irfft = _later("scipy.fft", "irfft")
 next_fast_len = _later("scipy.fft", "next_fast_len")
 rfft = _later("scipy.fft", "rfft")
-brentq = _later("scipy.optimize", "brentq")
-minimize_scalar = _later("scipy.optimize", "minimize_scalar")
 betaincinv = _later("scipy.special", "betaincinv")
 gammaln = _later("scipy.special", "gammaln")
 log_ndtr = _later("scipy.special", "log_ndtr")

@@ -17,6 +17,7 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.guarantee import hollow
+from privlearn.core.accounting.pld import remembering
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput
@@ -32,6 +33,7 @@ from privlearn.transforms.select import SelectFeatures
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
+@remembering()
 def run(request: Request) -> int:
     """Print the guarantee of the plan by every sound accountant, or serve the page that plans in
     the browser.

@@ -55,6 +55,32 @@ def bisect(
     return low, high
 
 
+def minimum(
+    function: Callable[[float], float], low: float, high: float, tolerance: float
+) -> float:
+    """The least value of a function that falls and then rises, by golden section (Kiefer 1953).
+
+    Args:
+        function: what is minimised.
+        low: below the place of the minimum.
+        high: above it.
+        tolerance: the width of the bracket at which to stop.
+    """
+    share = (math.sqrt(5) - 1) / 2
+    left, right = high - share * (high - low), low + share * (high - low)
+    at_left, at_right = function(left), function(right)
+    while high - low > tolerance:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - share * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + share * (high - low)
+            at_right = function(right)
+    return min(at_left, at_right)
+
+
 def to_safe_side(
     safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0
 ) -> float:

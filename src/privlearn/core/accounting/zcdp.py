@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable
 
 from privlearn._checks import delta as valid_delta
-from privlearn._scipy import brentq, log_ndtr, minimize_scalar, ndtr
+from privlearn._scipy import log_ndtr, ndtr
 from privlearn.core.accounting.events import Event, tally
-from privlearn.core.accounting.searches import bracket, to_safe_side
+from privlearn.core.accounting.searches import bisect, bracket, minimum
 from privlearn.errors import UnsupportedEvent
 
 #: The unit roundoff of double precision.
@@ -22,6 +22,8 @@ _UNIT = 2.0**-53
 #: More than what underflow takes off a mass, and beyond how many standard deviations there is less
 #: than that.
 _LEAST, _FAR = 1e-290, 1e6
+#: How close searches come, as a share of what they look for.
+_CLOSE = 1e-15
 
 
 def rho(event: Event) -> float:
@@ -103,10 +105,9 @@ def gaussian_mu_for(epsilon: float, delta: float) -> float:
         UnsupportedEvent: delta is less than what may underflow.
     """
     _require_reach(delta)
-    excess: Callable[[float], float] = lambda mu: delta - gaussian_delta_bound(mu, epsilon)  # noqa: E731
-    low, high = bracket(lambda mu: excess(mu) <= 0, 1.0)
-    mu = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14))
-    return to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14) * (1 - 16 * _UNIT)
+    too_large: Callable[[float], bool] = lambda mu: gaussian_delta_bound(mu, epsilon) > delta  # noqa: E731
+    mu, _ = bisect(too_large, *bracket(too_large, 1.0), tolerance=_CLOSE)
+    return mu * (1 - 16 * _UNIT)
 
 
 def epsilon_bun_steinke(rho: float, delta: float) -> float:
@@ -137,24 +138,21 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
     # The best order is near 1 + sqrt(ln(1/delta) / rho); any order gives a valid epsilon.
     centre = 0.5 * math.log(-math.log(delta) / rho)
-    best = minimize_scalar(
-        at, bounds=(centre - 12, centre + 12), method="bounded", options={"xatol": 1e-10}
-    )
-    return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))
+    least = minimum(at, centre - 12, centre + 12, tolerance=1e-9)
+    return max(0.0, min(least, epsilon_bun_steinke(rho, delta)))
 
 
 def rho_for(epsilon: float, delta: float) -> float:
     """The largest rho that `epsilon_of_rho` turns into at most `epsilon`."""
-    excess: Callable[[float], float] = lambda rho: epsilon_of_rho(rho, delta) - epsilon  # noqa: E731
-    _, high = bracket(lambda rho: excess(rho) >= 0, 1.0)
-    largest = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-13))
-    return to_safe_side(lambda rho: excess(rho) <= 0, largest, -1e-12)
+    too_large: Callable[[float], bool] = lambda rho: epsilon_of_rho(rho, delta) > epsilon  # noqa: E731
+    rho, _ = bisect(too_large, *bracket(too_large, 1.0), tolerance=_CLOSE)
+    return rho
 
 
 def _root_above(decreasing: Callable[[float], float], start: float) -> float:
     """The root of a decreasing function that is positive at 0, rounded up to where it is not
     positive.
     """
-    low, high = bracket(lambda x: decreasing(x) <= 0, max(start, 1e-6))
-    root = float(brentq(decreasing, low, high, xtol=1e-15, rtol=1e-14))
-    return to_safe_side(lambda x: decreasing(x) <= 0, root, 1e-14)
+    reached: Callable[[float], bool] = lambda x: decreasing(x) <= 0  # noqa: E731
+    _, root = bisect(reached, *bracket(reached, max(start, 1e-6)), tolerance=_CLOSE)
+    return root
