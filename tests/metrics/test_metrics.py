@@ -27,7 +27,9 @@ RNG = np.random.default_rng(0)
 
 def test_figures_of_classes_are_those_of_scikit_learn() -> None:
     for classes in (2, 3):
-        probabilities = RNG.dirichlet(np.ones(classes), 200)
+        # rounded, so that many are equal
+        probabilities = RNG.dirichlet(np.ones(classes), 200).round(1)
+        probabilities /= probabilities.sum(1, keepdims=True)
         y = RNG.integers(classes, size=200)
         metrics = of_classes(probabilities, y)
         predicted = probabilities.argmax(1)
@@ -65,6 +67,10 @@ def test_figures_of_values() -> None:
     assert metrics["rmse"] == pytest.approx(math.sqrt(5 / 3))
     assert metrics["mae"] == 1.0
     assert metrics["r2"] == pytest.approx(r2_score(y, predicted))
+    same = np.ones(3)
+    assert [of_values(guess, same)["r2"] for guess in (same, y)] == [
+        r2_score(same, guess) for guess in (same, y)
+    ]
     network = nn.Linear(1, 1)
     nn.init.ones_(network.weight)
     nn.init.zeros_(network.bias)

@@ -55,9 +55,7 @@ def bisect(
     return low, high
 
 
-def minimum(
-    function: Callable[[float], float], low: float, high: float, tolerance: float
-) -> float:
+def minimum(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """The least value of a function that falls and then rises, by golden section (Kiefer 1953).
 
     Args:

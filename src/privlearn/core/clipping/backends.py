@@ -307,7 +307,7 @@ class SeparationCheck:
         Raises:
             NotLayerwise: as `require_apart`.
         """
-        others = (examples // 2, 1) if examples > 3 else (examples, 2)
+        others = (min(examples // 2, _FEW), 1) if examples > 3 else (examples, 2)
         program, numbers = self._follow(leaves, examples, assumed=assumed)
         _, other_numbers = self._follow(leaves, *others, assumed=assumed)
         # one example is computed as if alone
@@ -410,6 +410,10 @@ def _denial(verdict: str | None) -> Coupled:
     return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 
 
+#: Examples with which a program is compared that more of them run.
+_FEW = 4
+
+
 class _NewProgram(Exception):
     """A batch runs a program that has not been checked."""
 
@@ -436,6 +440,8 @@ class PerOperation:
     ) -> None:
         self._problem, self._kernels, self._seen, self._writes = problem, kernels, seen, writes
         self._trained = list(problem.parameters.values())
+        #: Shapes and types of the batches so far.
+        self._met = set[object]()
 
     def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch.
@@ -446,6 +452,7 @@ class PerOperation:
         """
         self._kernels.scratch.next_step()
         leaves = self._problem.inputs(leaves)
+        self._foresee(leaves)
         before = tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
         versions = [leaf._version for leaf in before]
         try:
@@ -469,6 +476,18 @@ class PerOperation:
             return self._compute(tuple(leaf.clone() for leaf in before) if self._writes else before)
         except _NewProgram:
             raise NotLayerwise("the model runs another program on the same rows") from None
+
+    def _foresee(self, leaves: Leaves) -> None:
+        """Check a program that is going to be new before it is run, so that it is not run twice.
+
+        What fails here fails again below, where the reason is known.
+        """
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        alone = self._problem.any_process is bool  # else all processes would have to look at once
+        if shapes not in self._met and alone:
+            self._met.add(shapes)
+            with suppress(Exception):
+                SeparationCheck(self._problem, self._seen).require_apart(leaves)
 
     def _compute(self, leaves: Leaves) -> Gradients:
         """The same, if the batch runs a program that is known to keep examples apart."""
