@@ -17,7 +17,7 @@ from privlearn.core.accounting.events import Event, Repeated, compose, tally
 from privlearn.core.accounting.filters import PrivacyFilter, fits
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledger import Ledger, Releases
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.ledgers.ledger_state import LISTED, RunEntry
 from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
 from privlearn.core.accounting.trees import Filter, GaussianFilter
@@ -305,25 +305,6 @@ def check_a_guard_is_for_one_kind_of_neighbour() -> None:
 
 
 @check
-def check_a_file_that_would_be_too_large_is_not_written() -> None:
-    """A write that no read would accept is refused, and the file stays as it was."""
-    from privlearn.core.accounting.ledgers import ledger_file as book
-
-    path = Path(tempfile.mkdtemp()) / "ledger"
-    ledger = Ledger.open(path, create=True)
-    ledger.charge(Gaussian(9.0), ADD)
-    before = path.read_bytes()
-    largest, book._LARGEST = book._LARGEST, len(before) + 10_000
-    try:
-        many = compose(Gaussian(5.0 + n / 1000) for n in range(900))
-        must_raise(BadInput, lambda: Ledger.open(path).begin(many, ADD))
-        assert path.read_bytes() == before
-        Ledger.open(path).charge(Gaussian(9.0), ADD)
-    finally:
-        book._LARGEST = largest
-
-
-@check
 def check_very_many_entries_are_summed_up() -> None:
     """Older closed entries become one, which counts equal events; the limit, and what was spent,
     stay as they were.
@@ -331,7 +312,7 @@ def check_very_many_entries_are_summed_up() -> None:
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, Budget(rho=10.0))
     ledger.charge(Gaussian(30.0), ADD)
-    book = LedgerFile(path)
+    book = LedgerDatabase(path)
     with book.editing() as pages:
         for n in range(2 * LISTED + 500):
             pages.charge(pages.add(RunEntry.new("one of many")), Gaussian(40.0 + n % 3))
@@ -348,11 +329,6 @@ def check_very_many_entries_are_summed_up() -> None:
             pages.charge(pages.add(RunEntry.new("one of many")), Gaussian(40.0 + n % 3))
     assert sum(tally(book.read().event).values()) == 4 * LISTED + 501
     assert Ledger.open(path).limit == ledger.limit
-    loose = Ledger.open(path)
-    for n in range(30):
-        loose.charge(Gaussian(90.0 + n % 2), ADD)
-    # large, so that it is appended to
-    assert json.loads(path.read_text().splitlines()[0])["version"] == 3
 
 
 @check

@@ -5,7 +5,7 @@ holds.
 from __future__ import annotations
 
 from privlearn.core.accounting import filters, ledger
-from privlearn.core.accounting.ledgers import ledger_file, ledger_run, ledger_state
+from privlearn.core.accounting.ledgers import former_files, ledger_run, ledger_state
 from privlearn.publishing import certificate, verify
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.support.mutant import Mutant, suite_of
@@ -147,13 +147,6 @@ MUTANTS = [
         "check_a_guard_is_for_one_kind_of_neighbour",
     ),
     Mutant(
-        "files grow past what is read",
-        ledger_file.LedgerFile._write,
-        "len(text) > _LARGEST",
-        "False",
-        "check_a_file_that_would_be_too_large_is_not_written",
-    ),
-    Mutant(
         "entries are forgotten when they are summed up",
         ledger_state.LedgerState._sum_up,
         "compose(entry.spent for entry in old)",
@@ -169,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "old ledgers pass for fixed",
-        ledger_file._of_version_1,
+        former_files._of_version_1,
         "place == 0",
         "True",
         "check_ledgers_of_the_first_version_are_read_as_adaptive",

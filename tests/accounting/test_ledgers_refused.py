@@ -5,10 +5,12 @@ processes, no events.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import os
 import pickle
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,13 @@ from typing import Any
 import pytest
 
 from privlearn import Budget, Ledger
-from privlearn._storage import digest
 from privlearn.core.accounting import comparisons, rdp, zcdp
 from privlearn.core.accounting.calibration import solve_noise
 from privlearn.core.accounting.events import Repeated, compose, from_json, tally
 from privlearn.core.accounting.filters import PrivacyFilter, of_ledger
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_json import plain_state
 from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Laplace, PoissonSampled
 from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, one_of
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
@@ -31,12 +33,21 @@ ADD_REMOVE = Adjacency.ADD_REMOVE
 BUDGET = Budget(2.0, 1e-5)
 
 
-def _edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a ledger file's body, and mend its digest."""
-    data = json.loads(path.read_text())
-    change(data)
-    body = {key: value for key, value in data.items() if key not in ("format", "version", "digest")}
-    path.write_text(json.dumps({**data, "digest": digest(body)}))
+def _append(path: Path, value: Any, *, whole: bool) -> None:
+    """Append a row whose digest is right."""
+    connection = sqlite3.connect(path)
+    number, previous = connection.execute("SELECT number, digest FROM head").fetchone()
+    row = [number + 1, "2026-01-01T00:00:00+00:00", int(whole), json.dumps(value), previous]
+    connection.execute(
+        "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?)",
+        (*row, hashlib.sha256(json.dumps(row).encode()).hexdigest()),
+    )
+    connection.commit()
+    connection.close()
+
+
+def _state(path: Path) -> dict[str, Any]:
+    return plain_state(LedgerDatabase(path).read())
 
 
 WRONG_ENTRIES: dict[str, Any] = {
@@ -55,7 +66,9 @@ WRONG_ENTRIES: dict[str, Any] = {
 def test_a_ledger_file_with_a_wrong_entry_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "ledger"
     Ledger.open(path, BUDGET).charge(Gaussian(8.0), ADD_REMOVE)
-    _edited(path, lambda data: data["entries"][0].update(WRONG_ENTRIES[what]))
+    state = _state(path)
+    state["entries"][0].update(WRONG_ENTRIES[what])
+    _append(path, state, whole=True)
     with pytest.raises(BadInput, match="not a ledger that can be trusted"):
         Ledger.open(path)
 
@@ -63,11 +76,9 @@ def test_a_ledger_file_with_a_wrong_entry_is_refused(tmp_path: Path, what: str) 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: data.update(format="privlearn"),
-        lambda data: data.update(version=3),
-        lambda data: data.pop("unit"),
-        lambda data: data["budget"].update(epsilon="2"),
-        lambda data: data["entries"][0].pop("id"),
+        lambda state: state.pop("unit"),
+        lambda state: state["budget"].update(epsilon="2"),
+        lambda state: state["entries"][0].pop("id"),
     ],
 )
 def test_a_file_that_is_no_ledger_is_refused(
@@ -75,7 +86,30 @@ def test_a_file_that_is_no_ledger_is_refused(
 ) -> None:
     path = tmp_path / "ledger"
     Ledger.open(path, BUDGET).charge(Gaussian(8.0), ADD_REMOVE)
-    _edited(path, change)
+    state = _state(path)
+    change(state)
+    _append(path, state, whole=True)
+    with pytest.raises(BadInput):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        3,
+        {},
+        {"entries": 3},
+        {"entries": [3]},
+        {"entries": [{"id": "none", "done": [1]}]},
+        {"entries": [{"id": "none"}]},
+        {"adjacency": "all", "unit": None, "entries": []},
+    ],
+)
+def test_a_row_of_something_else_is_refused(tmp_path: Path, change: Any) -> None:
+    """Also one whose digest is right."""
+    path = tmp_path / "ledger"
+    Ledger.open(path, create=True).charge(Gaussian(9.0), ADD_REMOVE)
+    _append(path, change, whole=False)
     with pytest.raises(BadInput):
         Ledger.open(path)
 
@@ -86,7 +120,7 @@ def test_a_ledger_file_is_begun_once_and_keeps_its_budget(tmp_path: Path) -> Non
         Ledger.open(path)
     Ledger.open(path, BUDGET)
     # as by another process that began at the same time
-    LedgerFile(path).create(Budget(8.0, 1e-5), None)
+    LedgerDatabase(path).create(Budget(8.0, 1e-5), None)
     with pytest.raises(BadInput, match="budget is fixed"):
         Ledger.open(path, Budget(8.0, 1e-5))
     with pytest.raises(BadInput, match="has the measure"):

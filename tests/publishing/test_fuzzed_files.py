@@ -20,7 +20,7 @@ import privlearn as pv
 from privlearn._storage import digest
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import Repeated
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import DataWarning, PrivlearnError
@@ -117,9 +117,9 @@ def ledger() -> bytes:
 
 def load_ledger(path: Path) -> None:
     # Its digest covers all that it says: what is read at all is what was written.
-    pages = LedgerFile(path).read()
+    pages = LedgerDatabase(path).read()
     path.write_bytes(ledger())
-    assert pages == LedgerFile(path).read()
+    assert pages == LedgerDatabase(path).read()
 
 
 def forged_ledger() -> bytes:
@@ -138,7 +138,7 @@ def load_forged_ledger(path: Path) -> None:
         path.write_text(json.dumps({**data, "digest": digest(body)}))
     except (ValueError, AttributeError, RecursionError):
         pass
-    pages = LedgerFile(path).read()
+    pages = LedgerDatabase(path).read()
     accountant.guarantee(pages.event, pages.adjacency or pv.accounting.Adjacency.ADD_REMOVE, 1e-5)
 
 

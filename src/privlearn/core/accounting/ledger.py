@@ -149,9 +149,9 @@ class Ledger(Described):
                 or measure.
         """
         # Another storage, with its locks and its format: for ledgers that are in a file.
-        from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+        from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 
-        file = LedgerFile(path)
+        file = LedgerDatabase(path)
         if not file.path.exists():
             if budget is None and not create:
                 raise BadInput(

@@ -1,6 +1,4 @@
-"""Large ledger files, which are appended to: with processes that are killed, and several that
-charge at once.
-"""
+"""Ledgers in a database, with processes that are killed, and several that charge at once."""
 
 from __future__ import annotations
 
@@ -11,15 +9,11 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from privlearn.core.accounting.events import compose, tally
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers import ledger_file, ledger_log
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.errors import BadInput
 
 ADD = Adjacency.ADD_REMOVE
 
@@ -33,10 +27,7 @@ def _charging(path: Path, done: mmap.mmap, place: int) -> None:
         done[8 * place : 8 * place + 8] = count.to_bytes(8, "little")
 
 
-def test_killed_processes_leave_no_charge_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_file, "_LARGE", 0)
+def test_killed_processes_leave_no_charge_behind(tmp_path: Path) -> None:
     path, made_up = tmp_path / "ledger", random.Random(3)
     Ledger.open(path, create=True).charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
     total = [0, 0]
@@ -62,7 +53,7 @@ def test_killed_processes_leave_no_charge_behind(
         for child in children:
             os.kill(child, signal.SIGKILL)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        counts = tally(LedgerFile(path).read().event)
+        counts = tally(LedgerDatabase(path).read().event)
         for place in range(2):
             total[place] += int.from_bytes(done[8 * place : 8 * place + 8], "little")
             charged = counts.get(Gaussian(100.0 + place), 0)
@@ -71,49 +62,3 @@ def test_killed_processes_leave_no_charge_behind(
             assert total[place] <= charged <= total[place] + 1
             total[place] = charged
     assert sum(total) > 12
-    assert ledger_log.is_begun(path.read_bytes())
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        lambda content: content.replace(b'"version": 3', b'"version": 4'),
-        lambda content: content.replace(b'"document": ', b'"document": 1'),
-        lambda content: content[: ledger_log.HEAD // 3] + content[ledger_log.HEAD :],
-        lambda content: content[:250],
-        lambda content: content[: ledger_log.HEAD],
-        lambda content: content[ledger_log.HEAD // 3 :],
-    ],
-)
-def test_a_file_that_is_no_large_ledger_is_refused(tmp_path: Path, monkeypatch, changed) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(ledger_file, "_LARGE", 0)
-    path = tmp_path / "ledger"
-    Ledger.open(path, create=True).charge(Gaussian(9.0), ADD)
-    path.write_bytes(changed(path.read_bytes()))
-    with pytest.raises(BadInput, match="not a ledger that can be trusted"):
-        Ledger.open(path)
-
-
-def test_a_line_of_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one whose digests are right."""
-    monkeypatch.setattr(ledger_file, "_LARGE", 0)
-    path = tmp_path / "ledger"
-    ledger = Ledger.open(path, create=True)
-    ledger.charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
-    whole = path.read_bytes()
-    for change in (
-        3,
-        {},
-        {"entries": 3},
-        {"entries": [3]},
-        {"entries": [{"id": "none", "done": [1]}]},
-        {"entries": [{"id": "none"}]},
-        {"adjacency": "all", "unit": None, "entries": []},
-    ):
-        path.write_bytes(whole)
-        _, _, place = ledger_log.read(whole)
-        ledger_log.append(path, *ledger_log.line(place, change))
-        with pytest.raises(BadInput):
-            Ledger.open(path)
