@@ -293,7 +293,8 @@ class LedgerDatabase:
                 "the file as privlearn wrote it; what was spent can't be known without it"
             ) from error
 
-    def _unwritten(self, error: OSError | sqlite3.Error) -> BadInput:
+    def _unwritten(self, error: Exception) -> BadInput:
+        """What keeps it from being written, as bad input."""
         if "locked" in str(error):
             return BadInput(
                 f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try "
