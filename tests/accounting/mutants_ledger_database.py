@@ -75,8 +75,8 @@ MUTANTS = [
     Mutant(
         "rows of others are not read",
         LedgerDatabase._read,
-        "state, place = _follow(state, place, row)",
-        "_, place = _follow(state, place, row)",
+        "changes.append(value)",
+        "pass",
         OTHERS,
     ),
     Mutant(

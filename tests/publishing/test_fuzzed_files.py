@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,9 +19,9 @@ import pytest
 import torch
 
 import privlearn as pv
-from privlearn._storage import digest
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.ledgers import ledger_database
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
@@ -123,23 +125,46 @@ def load_ledger(path: Path) -> None:
 
 
 def forged_ledger() -> bytes:
-    return json.dumps(
-        {key: value for key, value in json.loads(ledger()).items() if key != "digest"}, indent=1
-    ).encode()
+    """What the rows of a ledger hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "ledger")
+        path.write_bytes(ledger())
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT whole, content FROM change ORDER BY number")
+            return json.dumps(
+                [[whole, json.loads(text)] for whole, text in rows], indent=1
+            ).encode()
 
 
 def load_forged_ledger(path: Path) -> None:
-    """With its digest made right again, it is a ledger or it is none: but no other error comes of
-    it.
+    """In rows that follow each other, with their digests, it is a ledger or it is none: but no
+    other error comes of it.
     """
     try:
-        data = json.loads(path.read_bytes())
-        body = {key: value for key, value in data.items() if key not in ("format", "version")}
-        path.write_text(json.dumps({**data, "digest": digest(body)}))
-    except (ValueError, AttributeError, RecursionError):
-        pass
+        written = json.loads(path.read_bytes())
+        rows = [(int(whole), json.dumps(content)) for whole, content in written]
+        path.write_bytes(ledger())
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        rows = []  # no database, which is refused
+    if rows:
+        _write_rows(path, rows)
     pages = LedgerDatabase(path).read()
     accountant.guarantee(pages.event, pages.adjacency or pv.accounting.Adjacency.ADD_REMOVE, 1e-5)
+
+
+def _write_rows(path: Path, rows: list[tuple[int, str]]) -> None:
+    """Put other rows into a ledger, with their digests."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for name in ("changes_are_never_deleted", "the_head_goes_on"):
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DELETE FROM change")
+        connection.execute("UPDATE head SET number = 0, digest = ?", (ledger_database._START,))
+        before = ledger_database._START
+        for number, (whole, content) in enumerate(rows, 1):
+            digest = ledger_database._digest(number, "", int(bool(whole)), content, before)
+            values = number, "", int(bool(whole)), content, before, digest
+            connection.execute(ledger_database._INSERT, values)
+            before = digest
 
 
 @lru_cache

@@ -7,11 +7,14 @@ import json
 import math
 import os
 import pickle
+import shutil
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +28,7 @@ from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Event, Repeated, compose, walk
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers import ledger_database
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.clipping.gradients import ClippedGradients
@@ -562,25 +566,40 @@ def check_edited_ledgers_are_refused() -> None:
         path = here / "ledger"
         ledger = Ledger.open(path, Budget(epsilon=3.0, delta=1e-5))
         ledger.charge(Repeated(STEP, 5), ADD_REMOVE)
-        plain = json.loads(path.read_text())
+        (plain,) = _contents(path)[-1:]
         for change in (
             lambda data: data["entries"][0]["spent"]["events"][0].__setitem__("count", 4),
             lambda data: data["entries"].clear(),
-            lambda data: data["budget"].__setitem__("epsilon", 30.0),
             lambda data: data.__setitem__("adjacency", "zero_out"),
-            lambda data: data.pop("digest"),
-            lambda data: data.__setitem__("version", 3),
+            lambda data: data.__setitem__("budget", {"epsilon": 30.0}),
         ):
             edited = copy.deepcopy(plain)
             change(edited)
-            path.write_text(json.dumps(edited))
-            for use in (
-                lambda: ledger.event,
-                lambda: ledger.charge(STEP, ADD_REMOVE),
-                lambda: Ledger.open(path),
-            ):
-                must_raise(BadInput, use)
-            assert path.read_text() == json.dumps(edited)
+            shutil.copy(path, here / "edited")
+            _put(here / "edited", edited)
+            before = (here / "edited").read_bytes()
+            must_raise(BadInput, lambda: Ledger.open(here / "edited"))
+            must_raise(BadInput, lambda: LedgerDatabase(here / "edited").read())
+            assert (here / "edited").read_bytes() == before
+        assert Ledger.open(path).event == ledger.event
+
+
+def _contents(path: Path) -> list[Any]:
+    """What the rows of a ledger hold."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT content FROM change ORDER BY number").fetchall()
+    return [json.loads(content) for (content,) in rows]
+
+
+def _put(path: Path, content: Any) -> None:
+    """Put other content into the last row of a ledger, by someone who takes the triggers away."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        for (name,) in connection.execute(names).fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        last = "number = (SELECT max(number) FROM change)"
+        connection.execute(f"UPDATE change SET content = ? WHERE {last}", (json.dumps(content),))
+        connection.commit()
 
 
 @check
@@ -594,20 +613,32 @@ def check_a_full_disk_stops_before_the_draw() -> None:
             return draw(self, size)
 
         for full_after in range(1, 12):
-            seen[0], writes = 0, [0]
+            seen[0], writes, saved = 0, [0], [False]
             path, book = here / f"run{full_after}", here / f"ledger{full_after}"
-            fsync = os.fsync
 
             def full(
-                handle: int, writes: list[int] = writes, last: int = full_after, fsync: Any = fsync
-            ) -> None:
+                *values: Any,
+                write: Callable[..., Any],
+                error: Exception,
+                writes: list[int] = writes,
+                saved: list[bool] = saved,
+                path: Path = path,
+                last: int = full_after,
+            ) -> Any:
                 writes[0] += 1
                 if writes[0] > last:
-                    raise OSError(28, "No space left on device")
-                fsync(handle)
+                    saved[0] = path.exists()
+                    raise error
+                return write(*values)
 
+            no_space = OSError(28, "No space left on device")
+            too_full = sqlite3.OperationalError("database or disk is full")
+            insert = ledger_database._insert
             with (
-                mock.patch.object(os, "fsync", full),
+                mock.patch.object(os, "fsync", partial(full, write=os.fsync, error=no_space)),
+                mock.patch.object(
+                    ledger_database, "_insert", partial(full, write=insert, error=too_full)
+                ),
                 mock.patch.object(NoiseStream, "words", drawn),
             ):
                 error = must_raise(
@@ -616,11 +647,12 @@ def check_a_full_disk_stops_before_the_draw() -> None:
                         path, ledger=Ledger.open(book, create=True)
                     ),
                 )
-            assert "No space left" in str(error)
+            assert "No space left" in str(error) or "disk is full" in str(error)
             left = {found.name for found in here.glob(".*")}
             assert not left, left
-            if full_after == 2:  # the ledger's two files, and nothing else
-                assert not list(here.glob("run2*"))
+            if full_after == 1:  # the ledger's two files, and nothing else
+                assert not list(here.glob("run1*"))
+            assert path.exists() or not saved[0]
             if book.exists():
                 pages = LedgerDatabase(book).read()
                 assert number(pages.event) >= seen[0]

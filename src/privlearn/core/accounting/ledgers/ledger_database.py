@@ -221,8 +221,14 @@ class LedgerDatabase:
             if start is None:
                 raise ValueError("it has no rows")
             state, place = LedgerState(), _Place(start[0] - 1, start[1], 0, 0)
+        changes: list[Any] = []
         for row in connection.execute(_ROWS, (place.number,)):
-            state, place = _follow(state, place, row)
+            value, place = _follow(place, row)
+            if row[2]:  # the whole state
+                state, changes = read_state(value), []
+            else:
+                changes.append(value)
+        state = apply_changes(state, changes)
         if head != (place.number, place.digest):
             raise ValueError("its last rows are gone, or others: perhaps a copy was put back")
         self._known = state, place
@@ -234,7 +240,9 @@ class LedgerDatabase:
         """
         stored = getattr(self._local, "connection", None)
         if stored is not None and self._local.process == os.getpid():
-            if self._local.file != _file_of(self.path):  # charges would go where nobody looks
+            if self._local.file != _file_of(
+                self.path
+            ):  # charges would go into a file that nothing reads
                 raise ValueError("the file was moved or replaced since it was opened")
             return stored  # type: ignore[no-any-return]
         connection = sqlite3.connect(
@@ -329,10 +337,8 @@ def _file_of(path: Path) -> tuple[int, int]:
     return about.st_dev, about.st_ino
 
 
-def _follow(
-    state: LedgerState, place: _Place, row: tuple[int, str, int, str, str, str]
-) -> tuple[LedgerState, _Place]:
-    """The state after the next row.
+def _follow(place: _Place, row: tuple[int, str, int, str, str, str]) -> tuple[Any, _Place]:
+    """What the next row holds, and its place.
 
     Raises:
         ValueError: it does not follow, or is not as it was written.
@@ -342,11 +348,9 @@ def _follow(
         raise ValueError(f"row {number} does not follow the one before: rows are gone, or others")
     if digest != _digest(number, at, whole, content, previous):
         raise ValueError(f"the digest of row {number} does not match: it was edited or damaged")
-    value = loads(content.encode())
-    if whole:
-        return read_state(value), _Place(number, digest, len(content), 0)
-    since = place.since + len(content)
-    return apply_changes(state, [value]), _Place(number, digest, place.whole, since)
+    length = len(content)
+    sizes = (length, 0) if whole else (place.whole, place.since + length)
+    return loads(content.encode()), _Place(number, digest, *sizes)
 
 
 def _insert(

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from privlearn.core.accounting.budget import Budget
-from privlearn.core.accounting.events import Composed, from_json, to_json
+from privlearn.core.accounting.events import Composed, Event, from_json, to_json
 from privlearn.core.accounting.filters import require_measure
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledgers.ledger_state import NOTHING, LedgerState, RunEntry
@@ -71,19 +71,28 @@ def apply_changes(state: LedgerState, changes: list[Any]) -> LedgerState:
         ValueError: they are none.
     """
     state = state.draft() if changes else state
+    # charges of one run, which take less time together
+    of_run, charges = "", list[Event]()
     try:
         for change in changes:
             if "adjacency" in change:
                 state.adjacency, state.unit = _read_scope(change)
             for data in change["entries"]:
-                if "done" not in data:
+                done = data.get("done")
+                if data["id"] != of_run or done is None:
+                    state.charge_in_turn(of_run, charges)
+                    of_run, charges = data["id"], []
+                if done is None:
                     state.restore(_entry(data))
                     continue
-                for one in data["done"]:
-                    if isinstance(one, int):
-                        state.pay(data["id"], one)
-                    else:
-                        state.charge(state.entry(data["id"]), from_json(one))
+                for one in done:
+                    if not isinstance(one, int):
+                        charges.append(from_json(one))
+                        continue
+                    state.charge_in_turn(of_run, charges)
+                    charges = []
+                    state.pay(of_run, one)
+        state.charge_in_turn(of_run, charges)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a line has other fields than a change: {str(error)[:200]}") from error
     return state

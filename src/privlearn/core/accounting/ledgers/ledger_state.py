@@ -13,7 +13,7 @@ from __future__ import annotations
 import getpass
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import final
@@ -277,6 +277,14 @@ class LedgerState:
             self._places = spent, places
         self._note(entry.id, event)
         self._replace(replace(entry, spent=spent))
+
+    def charge_in_turn(self, id: str, events: Sequence[Event]) -> None:  # noqa: A002
+        """`charge` the entry with each of `events`, in the time that all of them take together."""
+        for place, event in enumerate(events):
+            if len(self.entry(id).spent.events) > _RUNS:  # each mechanism is counted from now on
+                self.charge(self.entry(id), Composed(tuple(events[place:])))
+                return
+            self.charge(self.entry(id), event)
 
     def waiting(self, event: Event) -> RunEntry | None:
         """An entry that was approved ahead for just `event`, and has not begun."""
