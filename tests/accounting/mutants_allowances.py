@@ -163,8 +163,8 @@ MUTANTS = [
     Mutant(
         "epsilon rounded down",
         zcdp.gaussian_epsilon,
-        "start=mu)",
-        "start=mu) * (1 - 1e-10)",
+        "return epsilon",
+        "return epsilon * (1 - 1e-10)",
         SOLVED,
     ),
     Mutant("the bracket's low end", accountant._least, "1e-6)[1]", "1e-6)[0]", STEPS),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import privlearn as pv
-from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.cli import main
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledgers.room import with_noise
 from privlearn.core.accounting.mechanisms import Gaussian, PureDP
 from privlearn.errors import BudgetExceeded, PrivlearnError
@@ -76,3 +79,69 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
 def test_noise_is_raised_in_each_release() -> None:
     assert with_noise(PLAN.event(), 2.0) == PLAN.scaled(2.0).event()
     assert with_noise(Gaussian(1.5), 2.0) == Gaussian(3.0)
+
+
+def run_until_refused(ledger: pv.Ledger, plan: pv.Plan) -> int:
+    """How many runs of a plan a ledger lets through, one after another."""
+    runs = 0
+    while ledger.fits(plan):
+        ledger.begin(plan.event(), plan.neighbours, plan.unit)
+        ledger.charge(plan.event(), plan.neighbours)
+        ledger.settle()
+        runs += 1
+    with pytest.raises(BudgetExceeded):
+        ledger.begin(plan.event(), plan.neighbours, plan.unit)
+    return runs
+
+
+@pytest.mark.parametrize("measure", [None, "renyi"])
+@pytest.mark.parametrize("budget", [1.5, 2.0, 4.5, 9.0])
+def test_as_many_runs_fit_as_are_said_to(budget: float, measure: str | None) -> None:
+    ledger = pv.Ledger(pv.Budget(epsilon=budget, delta=1e-5), measure=measure)
+    fit = ledger.fits(PLAN)
+    assert not ledger.event.events, "nothing is charged"
+    assert fit.runs == run_until_refused(ledger, PLAN)
+    assert bool(fit) == (budget >= 2.0)
+    assert ("Use more noise" in str(fit)) == (budget < 2.0)
+
+
+def test_what_has_room_after_other_runs() -> None:
+    ledger = pv.Ledger(pv.Budget(epsilon=9.0, delta=1e-5))
+    other = replace(PLAN, epochs=1, adjacency=Adjacency.ZERO_OUT)
+    ledger.begin(other.event(), other.neighbours, other.unit)
+    ledger.charge(other.event(), other.neighbours)
+    ledger.settle()
+    fit = ledger.fits(PLAN)
+    assert fit.runs == run_until_refused(ledger, PLAN) > 0
+
+
+def test_ledgers_that_refuse_nothing_or_what_does_not_suit_them() -> None:
+    assert pv.Ledger().fits(PLAN).runs is None
+    assert "refuses no run" in str(pv.Ledger().fits(PLAN))
+    of_rho = pv.Ledger(pv.Budget(rho=1.0)).fits(PLAN)
+    assert of_rho.runs == 0
+    assert "no amplified zCDP" in of_rho.reason
+    persons = pv.Ledger(unit=PrivacyUnit(group_size=2)).fits(PLAN)
+    assert "protect" in persons.reason
+
+
+def test_budget_says_whether_a_ledger_has_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "study.db")
+    words = ["budget", "--examples", "6000", "--epsilon", "2", "--ledger", file]
+    assert main(words) == 2
+    assert f"privlearn ledger {file} --epsilon E" in capsys.readouterr().err
+    assert main(["ledger", file, "--epsilon", "3"]) == 0
+    capsys.readouterr()
+    before = Path(file).read_bytes()
+    for method in ([], ["--method", "boosting", "--numbers", "3"], ["--method", "pate"]):
+        assert main([*words, *method, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)["ledger"]
+        assert said["fits"]
+        assert said["text"].startswith("the ledger has room for")
+    assert main(words) == 0
+    assert "The ledger has room for one such run.\n" in capsys.readouterr().out
+    assert main([*words, "--sampling", "best"]) == 2
+    assert "leave out --ledger" in capsys.readouterr().err
+    assert Path(file).read_bytes() == before, "nothing is charged"

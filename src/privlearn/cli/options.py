@@ -649,6 +649,7 @@ def _without_data() -> tuple[Option, ...]:
         Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
+        Option("ledger", "FILE", "say whether a ledger has room, and for how many such runs"),
         Option(
             "serve",
             None,

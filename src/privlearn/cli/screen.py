@@ -23,6 +23,7 @@ from privlearn._texts import for_terminal
 from privlearn.cli.outlets import forget_reader, perhaps_unread
 from privlearn.core import sampling, schedules
 from privlearn.core.accounting import accountant, comparisons
+from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Event, compose, to_json
 from privlearn.core.accounting.filters import Limit, fits
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee, hollow, readable
@@ -225,7 +226,12 @@ def meaning(figures: dict[str, Any]) -> str:
         **unit,
     )
     attack = f"\n{describe(figures['attack'], guarantee.unit)}" if figures.get("attack") else ""
-    return BREAK.join(f"{guarantee.meaning}{attack}".splitlines())
+    room = f"\n{_sentence(figures['ledger']['text'])}" if figures.get("ledger") else ""
+    return BREAK.join(f"{guarantee.meaning}{attack}{room}".splitlines())
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def at_most(plan: Plan) -> str:
@@ -316,8 +322,9 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely
     on.
     """
+    prices = priced(plan, delta, _list_estimates(plan, delta, examples))
     return {
-        **priced(plan, delta, _list_estimates(plan, delta, examples)),
+        **prices,
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -330,7 +337,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             **({"filter": to_json(plan.filter)} if plan.filter else {}),
             **({"mechanism": correlated_figures(plan, examples)} if plan.correlation else {}),
         },
-        "unspent": unspent(plan),
+        "unspent": unspent(plan, prices),
     }
 
 
@@ -357,10 +364,20 @@ def correlated_figures(plan: Plan, examples: int) -> dict[str, Any]:
     return figures
 
 
-def unspent(plan: Any) -> float | None:
-    """The part of its target that a plan leaves unspent; None where it has none."""
-    spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
-    return None if spent is None else 1 - spent / plan.budget.limit
+def unspent(plan: Any, prices: dict[str, Any]) -> float | None:
+    """The part of its target that a plan leaves unspent; None where it has none.
+
+    Args:
+        plan: of any method.
+        prices: what `priced` says of it, which is not computed again where it is of the target.
+    """
+    budget: Budget | None = plan.budget
+    if budget is None:
+        return None
+    target = budget.epsilon and (budget.delta, budget.group_size)
+    if target == (prices["delta"], prices["group_size"]):
+        return 1 - float(prices["epsilon"]) / budget.limit
+    return 1 - budget.spent(plan.event(), plan.neighbours) / budget.limit
 
 
 def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:

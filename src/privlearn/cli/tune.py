@@ -200,10 +200,11 @@ def figures(plan: Tuning, delta: float) -> dict[str, Any]:
     """The guarantee of the whole, and what else is known of it, as the JSON object that scripts
     rely on.
     """
+    prices = screen.priced(plan, delta)
     return {
-        **screen.priced(plan, delta),
+        **prices,
         "tuning": {"way": plan.kind} | plan.to_json(),
-        "unspent": screen.unspent(plan),
+        "unspent": screen.unspent(plan, prices),
     }
 
 

@@ -16,8 +16,9 @@ from privlearn.cli.commands import sampler_comparison
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
+from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
-from privlearn.core.accounting.pld import remembering
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput
@@ -33,7 +34,6 @@ from privlearn.transforms.select import SelectFeatures
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
-@remembering()
 def run(request: Request) -> int:
     """Print the guarantee of the plan by every sound accountant, or serve the page that plans in
     the browser.
@@ -48,16 +48,37 @@ def run(request: Request) -> int:
     return 0
 
 
+def _fit(plan: Planned, request: Request) -> dict[str, Any]:
+    """Whether a ledger has room for the plan, if one is named."""
+    if request.ledger is None:
+        return {}
+    if not Path(request.ledger).exists():
+        raise BadInput(
+            f"there is no ledger {request.ledger}: check the name, or begin one with `privlearn "
+            f"ledger {request.ledger} --epsilon E --delta D`"
+        )
+    fit = Ledger.open(request.ledger).fits(plan)
+    room = {"file": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": str(fit)}
+    return {"ledger": room}
+
+
+def _require_no_ledger(request: Request) -> None:
+    if request.ledger is not None:
+        raise BadInput(
+            "--ledger compares one plan of one run with a ledger: leave out --ledger; or "
+            "--sampling best, --tune and --maps"
+        )
+
+
 # Any method
 
 
 def _method(request: Request) -> None:
     facts = Facts(request.examples or 0, classes=request.classes, numbers=request.numbers or 0)
     plan = methods.method_plan(request, facts)
-    answer = screen.priced(plan, request.delta) | {
-        "plan": plan.to_json(),
-        "unspent": screen.unspent(plan),
-    }
+    prices = screen.priced(plan, request.delta)
+    answer = {**prices, "plan": plan.to_json(), "unspent": screen.unspent(plan, prices)}
+    answer |= _fit(plan, request)
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if request.json:
         screen.print_json(answer)
@@ -91,6 +112,8 @@ def _require_examples(request: Request) -> None:
 
 def _descent(request: Request) -> None:
     _require_examples(request)
+    if request.sampling == BEST or request.tune is not None:
+        _require_no_ledger(request)
     if request.sampling == BEST:
         sampler_comparison.compare(request)
         return
@@ -104,7 +127,7 @@ def _descent(request: Request) -> None:
         plan = decide_layers(methods.named_options(request), facts).plan
     else:
         plan = rules.settle(methods.training_request(request), facts).plan
-    answer = screen.figures(plan, request.delta, request.examples)
+    answer = screen.figures(plan, request.delta, request.examples) | _fit(plan, request)
     if request.plot:
         draw_plan(plan, request.delta, request.plot)
     screen.warn(*screen.warnings(plan, request.delta, request.examples))
@@ -173,15 +196,17 @@ def _mechanism_text(plan: Plan, figures: dict[str, Any]) -> str:
 def _features(request: Request) -> None:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
     noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
-    answer = screen.priced(plan, request.delta) | {
+    prices = screen.priced(plan, request.delta)
+    answer = prices | {
         "plan": plan.to_json(),
         **why,
         "class_sum_noise": noise,
         "class_mean_noise": None
         if request.examples is None or noise is None
         else noise * plan.classes / request.examples,
-        "unspent": screen.unspent(plan),
+        "unspent": screen.unspent(plan, prices),
     }
+    answer |= _fit(plan, request)
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if isinstance(plan, RowsPlan) and request.examples is not None:
         for warning in plan.noise_warnings(request.examples):
@@ -231,6 +256,7 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
 
 def _votes(request: Request) -> None:
     if request.maps:
+        _require_no_ledger(request)
         methods.map_pages().show_cost(request)
         return
     methods.require_no_codes(request)
@@ -238,7 +264,7 @@ def _votes(request: Request) -> None:
         methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
     )
     plan = settle_votes(methods.named_options(request), Facts(0, classes=classes))
-    answer = methods.votes_figures(plan, request.delta)
+    answer = methods.votes_figures(plan, request.delta) | _fit(plan, request)
     screen.warn(*methods.votes_warnings(plan, request.examples))
     if request.json:
         screen.print_json(answer)

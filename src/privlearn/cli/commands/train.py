@@ -29,7 +29,6 @@ from privlearn.cli.request import Request
 from privlearn.cli.threads import limit_threads
 from privlearn.cli.tuned import tuned_job
 from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
-from privlearn.core.accounting.pld import remembering
 from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
@@ -58,7 +57,6 @@ from privlearn.training.train import (
 from privlearn.transforms.select import choice_lines
 
 
-@remembering()
 def run(request: Request) -> int:
     """Train and publish; print where, and what it is worth."""
     world = methods.world_of(request)

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import checked, require_fit, with_plain_numbers
 from privlearn._display import Described, Summary
@@ -24,6 +24,9 @@ from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUni
 from privlearn.core.accounting.ledgers.ledger_run import LedgerMemory, LedgerRun, LedgerStore
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry, first
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
+
+if TYPE_CHECKING:
+    from privlearn.core.accounting.ledgers.fit import Fit
 
 _ONE_EXAMPLE = PrivacyUnit()
 _Times = tuple[Mechanism, int]
@@ -137,12 +140,10 @@ class Ledger(Described):
 
         Args:
             path: the file; begun if it isn't there and a budget is given.
-            budget: of a new file. If given for an existing file, it must be that file's.
+            budget, measure: of a new file, as for `Ledger`; those of an existing file.
             what: what its charges are for, to be read by people.
             create: begin a file that only records, without a limit, if none is there. Otherwise a
                 name with a slip in it would be another ledger, on which nothing is ever refused.
-            measure: of a new file; as for `Ledger`. If given for an existing file, it must be that
-                file's.
 
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget
@@ -288,6 +289,16 @@ class Ledger(Described):
             after.require_room(then, adjacency, unit)
 
     @checked
+    def fits(self, plan: Planned) -> Fit:
+        """Whether a run of `plan` has room here, and how many such runs have.
+
+        Nothing is charged or set aside: another run may take the room before this one begins.
+        """
+        from privlearn.core.accounting.ledgers.fit import fit  # no guarantee rests on it
+
+        return fit(self._state(), self.require_room, plan)
+
+    @checked
     def approve(self, *plans: Planned) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
@@ -342,9 +353,7 @@ class Ledger(Described):
         Args:
             run: what `run` said when it was begun; None for a ledger in memory, where it is begun
                 anew.
-            event: what was approved.
-            adjacency: the kind of neighbour.
-            unit: whose data are protected.
+            event, adjacency, unit: what was approved.
 
         Raises:
             BadInput: the file has no such run, it was closed, or it was approved for something

@@ -32,15 +32,12 @@ def bisect(
     geometric: bool = False,
     most_steps: int = 10_000,
 ) -> tuple[float, float]:
-    """Narrow the bracket of a number from which on a condition holds: `high` is good, `low` is not.
+    """Narrow the bracket of a number from which on `good` holds: it holds at `high`, and not at
+    `low`.
 
     Args:
-        good: the condition; it holds from some number on.
-        low: below that number.
-        high: above it.
         tolerance: the width at which to stop, as a share of `high`.
         geometric: halve the ratio of the two ends, not their distance.
-        most_steps: stop after as many.
 
     Returns:
         Both ends: one of them is on the safe side.
@@ -55,41 +52,11 @@ def bisect(
     return low, high
 
 
-def minimum(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """The least value of a function that falls and then rises, by golden section (Kiefer 1953).
-
-    Args:
-        function: what is minimised.
-        low: below the place of the minimum.
-        high: above it.
-        tolerance: the width of the bracket at which to stop.
-    """
-    share = (math.sqrt(5) - 1) / 2
-    left, right = high - share * (high - low), low + share * (high - low)
-    at_left, at_right = function(left), function(right)
-    while high - low > tolerance:
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - share * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + share * (high - low)
-            at_right = function(right)
-    return min(at_left, at_right)
-
-
 def to_safe_side(
     safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0
 ) -> float:
     """`value`, or a number close to it: the first found at which `safe` holds, despite all
-    rounding.
-
-    Args:
-        safe: the condition.
-        value: what a search ended at.
-        step: where to look, as a share of the number: above it, or below it if negative.
-        growth: what the step is multiplied by each time.
+    rounding. `step` is a share of the number, which grows by `growth` each time.
 
     Raises:
         BadInput: nothing near `value` will do.

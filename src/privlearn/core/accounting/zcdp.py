@@ -14,7 +14,7 @@ from collections.abc import Callable
 from privlearn._checks import delta as valid_delta
 from privlearn._scipy import log_ndtr, ndtr
 from privlearn.core.accounting.events import Event, tally
-from privlearn.core.accounting.searches import bisect, bracket, minimum
+from privlearn.core.accounting.searches import bisect, bracket
 from privlearn.errors import UnsupportedEvent
 
 #: The unit roundoff of double precision.
@@ -94,7 +94,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     _require_reach(delta)
     if gaussian_delta_bound(mu, 0.0) <= delta:
         return 0.0
-    return _root_above(lambda epsilon: gaussian_delta_bound(mu, epsilon) - delta, start=mu)
+    reached: Callable[[float], bool] = lambda epsilon: gaussian_delta_bound(mu, epsilon) <= delta  # noqa: E731
+    _, epsilon = bisect(reached, *bracket(reached, max(mu, 1e-6)), tolerance=_CLOSE)
+    return epsilon
 
 
 def gaussian_mu_for(epsilon: float, delta: float) -> float:
@@ -138,8 +140,9 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
     # The best order is near 1 + sqrt(ln(1/delta) / rho); any order gives a valid epsilon.
     centre = 0.5 * math.log(-math.log(delta) / rho)
-    least = minimum(at, centre - 12, centre + 12, tolerance=1e-9)
-    return max(0.0, min(least, epsilon_bun_steinke(rho, delta)))
+    rises: Callable[[float], bool] = lambda x: at(x + 1e-6) >= at(x)  # noqa: E731
+    best, _ = bisect(rises, centre - 12, centre + 12, tolerance=0.0, most_steps=45)
+    return max(0.0, min(at(best), epsilon_bun_steinke(rho, delta)))
 
 
 def rho_for(epsilon: float, delta: float) -> float:
@@ -147,12 +150,3 @@ def rho_for(epsilon: float, delta: float) -> float:
     too_large: Callable[[float], bool] = lambda rho: epsilon_of_rho(rho, delta) > epsilon  # noqa: E731
     rho, _ = bisect(too_large, *bracket(too_large, 1.0), tolerance=_CLOSE)
     return rho
-
-
-def _root_above(decreasing: Callable[[float], float], start: float) -> float:
-    """The root of a decreasing function that is positive at 0, rounded up to where it is not
-    positive.
-    """
-    reached: Callable[[float], bool] = lambda x: decreasing(x) <= 0  # noqa: E731
-    _, root = bisect(reached, *bracket(reached, max(start, 1e-6)), tolerance=_CLOSE)
-    return root

@@ -285,10 +285,8 @@ class SeparationCheck:
         self._problem, self._seen = problem, seen
 
     def require_apart(self, leaves: Sequence[Tensor]) -> None:
-        """Run the forward pass on `leaves`, which stay as they are, and enter the verdict on its
-        program.
-
-        It is run on a batch of another size, too: no number in it may depend on that.
+        """Run the forward pass on `leaves`, which stay as they are, and on a batch of another size,
+        on which no number in it may depend, and enter the verdict on its program.
 
         Raises:
             NotLayerwise: examples meet, or it is not known whether they do.
@@ -307,7 +305,7 @@ class SeparationCheck:
         Raises:
             NotLayerwise: as `require_apart`.
         """
-        others = (min(examples // 2, _FEW), 1) if examples > 3 else (examples, 2)
+        others = (min(examples // 2, 4), 1) if examples > 3 else (examples, 2)
         program, numbers = self._follow(leaves, examples, assumed=assumed)
         _, other_numbers = self._follow(leaves, *others, assumed=assumed)
         # one example is computed as if alone
@@ -410,10 +408,6 @@ def _denial(verdict: str | None) -> Coupled:
     return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 
 
-#: Examples with which a program is compared that more of them run.
-_FEW = 4
-
-
 class _NewProgram(Exception):
     """A batch runs a program that has not been checked."""
 
@@ -452,7 +446,13 @@ class PerOperation:
         """
         self._kernels.scratch.next_step()
         leaves = self._problem.inputs(leaves)
-        self._foresee(leaves)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        # A new program is checked before it is run, or it would be run twice; processes that
+        # compute together would all have to look.
+        if shapes not in self._met and self._problem.any_process is bool:
+            self._met.add(shapes)
+            with suppress(Exception):  # it is raised again below, where the reason is known
+                SeparationCheck(self._problem, self._seen).require_apart(leaves)
         before = tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
         versions = [leaf._version for leaf in before]
         try:
@@ -476,18 +476,6 @@ class PerOperation:
             return self._compute(tuple(leaf.clone() for leaf in before) if self._writes else before)
         except _NewProgram:
             raise NotLayerwise("the model runs another program on the same rows") from None
-
-    def _foresee(self, leaves: Leaves) -> None:
-        """Check a program that is going to be new before it is run, so that it is not run twice.
-
-        What fails here fails again below, where the reason is known.
-        """
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        alone = self._problem.any_process is bool  # else all processes would have to look at once
-        if shapes not in self._met and alone:
-            self._met.add(shapes)
-            with suppress(Exception):
-                SeparationCheck(self._problem, self._seen).require_apart(leaves)
 
     def _compute(self, leaves: Leaves) -> Gradients:
         """The same, if the batch runs a program that is known to keep examples apart."""

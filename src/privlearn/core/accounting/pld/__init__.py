@@ -13,9 +13,7 @@ docs/decisions/proofs-of-prices.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -202,23 +200,6 @@ def _ever(chances: Iterable[tuple[float, int]]) -> float:
     return -math.expm1(sum(terms)) * (1 + (2 * len(terms) + 16) * UNIT)
 
 
-#: The last compositions, by what they are of; none outside of `remembering`.
-_remembered: ContextVar[dict[object, Composition] | None] = ContextVar("remembered", default=None)
-_MOST_REMEMBERED = 2
-
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """For the block the last compositions are remembered: a plan that was solved is priced again at
-    once.
-    """
-    before = _remembered.set({})
-    try:
-        yield
-    finally:
-        _remembered.reset(before)
-
-
 def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9) -> Composition:
     """Compose all mechanisms of `event` on one grid.
 
@@ -231,18 +212,6 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     Raises:
         UnsupportedEvent: for a mechanism without a dominating pair here.
     """
-    remembered = _remembered.get()
-    if remembered is None:
-        return _compose_event(event, h, negligible)
-    key = event, h, negligible
-    if key not in remembered:
-        remembered[key] = _compose_event(event, h, negligible)
-        if len(remembered) > _MOST_REMEMBERED:
-            del remembered[next(iter(remembered))]
-    return remembered[key]
-
-
-def _compose_event(event: Event, h: float | None, negligible: float) -> Composition:
     counts = coarsen(_counts(event))
     if any(leaf.noise_level < _LEAST_SIGMA for leaf in counts):
         raise UnsupportedEvent(
