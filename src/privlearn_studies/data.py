@@ -23,6 +23,7 @@ from privlearn.data.named import load
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.transforms.modules import Project, Scale
 from privlearn.transforms.pca import PrivatePCA
+from privlearn_studies import vgg16
 
 #: How features are scaled before training: see `features`.
 SCALES = ("raw", "unit", "whitened")
@@ -31,6 +32,8 @@ SCALES = ("raw", "unit", "whitened")
 PRIVATE, PUBLIC, POOL, TEST = 8000, 1000, 1000, 1000
 _AT_ONCE = 5000
 _PIXELS = 255.0
+#: What features of VGG16 are divided by: a round number, fixed in advance.
+_VGG16_SCALE = 100.0
 _MISSING = 5.5  # what the reader of the Wisconsin data puts for a missing value
 
 
@@ -113,6 +116,15 @@ def _cifar10(seed: int, validate: bool) -> Rows:
     return Rows(x[:40000], y[:40000], x[40000:], y[40000:], x_test, y_test)
 
 
+def _cifar10_vgg16(seed: int, validate: bool) -> Rows:
+    """The same images as 512 features by VGG16, divided by a fixed number that brings most below
+    1.
+    """
+    x, y, x_test, y_test = vgg16.features()
+    x, x_test = x / _VGG16_SCALE, x_test / _VGG16_SCALE
+    return Rows(x[:40000], y[:40000], x[40000:], y[40000:], x_test, y_test)
+
+
 @lru_cache(maxsize=1)
 def _flat(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A named data set with each example's features in one row, scaled by their declared range to
@@ -133,6 +145,7 @@ TASKS = {
         Task("mnist", 60_000, (1000,), 10, 600, 0.78125, 4.0, 0.05, PrivatePCA(60, 16.0), _mnist),
         Task("cancer", 560, (10, 20, 10), 2, None, 0.4, 4.0, 0.1, None, _cancer),
         Task("cifar10", 40_000, (1000,), 10, 200, 1.5625, 4.0, 0.05, None, _cifar10),
+        Task("cifar10-vgg16", 40_000, (1000,), 10, 200, 1.5625, 4.0, 0.05, None, _cifar10_vgg16),
     )
 }
 

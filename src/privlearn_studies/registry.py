@@ -182,6 +182,12 @@ STUDIES = (
         "yu2019.tasks:on_task(cifar10)",
     ),
     Study(
+        "yu-fig15-vgg16",
+        f"{_YU}, Figure 15",
+        "the same on the features of VGG16, the paper's",
+        "yu2019.tasks:on_task(cifar10-vgg16)",
+    ),
+    Study(
         "yu-layers",
         f"{_YU}, Table IV (appendix D)",
         "accuracy by the number of hidden layers",
