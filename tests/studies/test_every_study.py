@@ -251,17 +251,7 @@ def _require_whole(study: registry.Study, findings: Findings, folder: Path) -> N
     assert {path.suffix for path in folder.glob(f"{study.name}.*")} == {".json", ".md", ".png"}
 
 
-@pytest.mark.one_of(5, privlearn_studies)
-@pytest.mark.parametrize("study", registry.STUDIES, ids=lambda study: study.name)
-def test_every_study_runs_in_small(study: registry.Study, little: None, tmp_path: Path) -> None:
-    _require_whole(study, study.run(quick=True, seeds=1), tmp_path)
-
-
-def test_a_study_without_a_small_run_is_noticed() -> None:
-    with pytest.raises(AssertionError, match="say in SMALL"):
-        Small()([runs.cached("new")(lambda seed: {}).at()], [0])
-
-
+# Before the small runs, whose little data stay until the end of this file.
 @pytest.mark.nightly
 @pytest.mark.parametrize("study", registry.STUDIES, ids=lambda study: study.name)
 def test_quick_runs(
@@ -278,3 +268,14 @@ def test_quick_runs(
     ]
     # The mean: a curve over training begins at chance.
     assert not tests or sum(tests) / len(tests) > 0.1
+
+
+@pytest.mark.one_of(5, privlearn_studies)
+@pytest.mark.parametrize("study", registry.STUDIES, ids=lambda study: study.name)
+def test_every_study_runs_in_small(study: registry.Study, little: None, tmp_path: Path) -> None:
+    _require_whole(study, study.run(quick=True, seeds=1), tmp_path)
+
+
+def test_a_study_without_a_small_run_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="say in SMALL"):
+        Small()([runs.cached("new")(lambda seed: {}).at()], [0])
