@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import sqlite3
@@ -282,8 +283,9 @@ def check_a_charge_is_on_the_disk_first() -> None:
 
 @check
 def check_ledgers_of_version_0_1_are_gone_on_with() -> None:
-    """They have the same claims, to the last digit. Reading changes nothing; the first edit puts
-    them into a database, and leaves the former file beside it.
+    """They have the same claims: as they were written but for rounding, and after the move to the
+    last digit. Reading changes nothing; the first edit puts them into a database, and leaves the
+    former file beside it.
     """
     claims = json.loads((FORMER / "claims.json").read_text())
     for name, expected in claims.items():
@@ -291,17 +293,20 @@ def check_ledgers_of_version_0_1_are_gone_on_with() -> None:
             shutil.copy(FORMER / f"{name}.json", path)
             content = path.read_bytes()
             ledger = Ledger.open(path)
+            figures = []
             for migrated in (False, True):
                 assert (path.read_bytes() != content) is migrated
                 guarantee, state = ledger.guarantee(1e-5), ledger._run.store.read()
-                assert guarantee.epsilon == expected["epsilon"]
+                figures.append((guarantee.epsilon, ledger.spent(1e-5).epsilon))
+                assert math.isclose(figures[-1][0], expected["epsilon"], rel_tol=1e-12)
+                assert math.isclose(figures[-1][1], expected["spent"], rel_tol=1e-12)
                 assert guarantee.method == expected["method"]
-                assert ledger.spent(1e-5).epsilon == expected["spent"]
                 assert ledger.adaptive == expected["adaptive"]
                 flags = [[e.id, e.open, e.waiting, e.declared] for e in state.entries]
                 assert flags == expected["entries"]
                 with ledger._run.store.editing():
                     pass
+            assert figures[0] == figures[1]
             former = path.with_name(f"{path.name}.0.1")
             assert former.exists()
             assert former.read_bytes() == content

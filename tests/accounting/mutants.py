@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "the Gaussian conversion for all of zCDP",
         zcdp.epsilon_of_rho,
-        "return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))",
+        "return max(0.0, min(at(best), epsilon_bun_steinke(rho, delta)))",
         "return gaussian_epsilon(math.sqrt(2 * rho), delta)",
         "check_conversions_of_rho",
     ),

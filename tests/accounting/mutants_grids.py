@@ -164,8 +164,8 @@ MUTANTS = [
     Mutant(
         "the Gaussian curve as it is computed",
         zcdp.gaussian_epsilon,
-        "gaussian_delta_bound(mu, epsilon) - delta",
-        "gaussian_delta(mu, epsilon) - delta",
+        "gaussian_delta_bound(mu, epsilon) <= delta",
+        "gaussian_delta(mu, epsilon) <= delta",
         GAUSSIAN,
     ),
     Mutant(

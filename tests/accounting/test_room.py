@@ -137,7 +137,7 @@ def test_budget_says_whether_a_ledger_has_room(
     before = Path(file).read_bytes()
     for method in ([], ["--method", "boosting", "--numbers", "3"], ["--method", "pate"]):
         assert main([*words, *method, "--json"]) == 0
-        said = json.loads(capsys.readouterr().out)["ledger"]
+        said = json.loads(capsys.readouterr().out)["room"]
         assert said["fits"]
         assert said["text"].startswith("the ledger has room for")
     assert main(words) == 0

@@ -226,7 +226,7 @@ def meaning(figures: dict[str, Any]) -> str:
         **unit,
     )
     attack = f"\n{describe(figures['attack'], guarantee.unit)}" if figures.get("attack") else ""
-    room = f"\n{_sentence(figures['ledger']['text'])}" if figures.get("ledger") else ""
+    room = f"\n{_sentence(figures['room']['text'])}" if figures.get("room") else ""
     return BREAK.join(f"{guarantee.meaning}{attack}{room}".splitlines())
 
 

@@ -58,8 +58,8 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
             f"ledger {request.ledger} --epsilon E --delta D`"
         )
     fit = Ledger.open(request.ledger).fits(plan)
-    room = {"file": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": str(fit)}
-    return {"ledger": room}
+    room = {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": str(fit)}
+    return {"room": room}
 
 
 def _require_no_ledger(request: Request) -> None:
