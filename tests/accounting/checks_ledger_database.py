@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -62,15 +62,19 @@ def read(path: Path) -> LedgerState | None:
 
 
 def edited(path: Path, *statements: str) -> Path:
-    """A copy that somebody edited who took the triggers away first."""
+    """A copy that somebody edited who took the triggers away, and put them back."""
     copy = path.with_name("edited.db")
     shutil.copy(path, copy)
     connection = sqlite3.connect(copy)
-    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for (name,) in names:
+    asked = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    triggers = connection.execute(asked).fetchall()
+    for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
     for statement in statements:
         connection.execute(statement)
+    for _, sql in triggers:
+        with suppress(sqlite3.OperationalError):  # a table is gone
+            connection.execute(sql)
     connection.commit()
     connection.close()
     return copy
@@ -373,3 +377,34 @@ def check_charges_one_by_one_add_up_to_all_of_them() -> None:
         Gaussian(9000.0): 1,
         **{Gaussian(20.0 + (n * 7) % 1150): 1 + (n < 150) for n in range(1150)},
     }
+
+
+@check
+def check_edits_of_rows_that_nothing_rests_on_are_noticed() -> None:
+    """`check` looks at all rows, `read` at those since the last whole state; neither reads a ledger
+    whose triggers are gone.
+    """
+    with place() as path:
+        ledger = charged(path, 60)
+        connection = sqlite3.connect(path)
+        wholes = "SELECT max(number) FROM change WHERE whole"
+        (last,) = connection.execute(wholes).fetchone()
+        connection.close()
+        assert last > 3, "there are rows before the last whole state"
+        assert (
+            LedgerDatabase(path).check() == LedgerDatabase(path).read() == ledger._run.store.read()
+        )
+        for statement in (
+            "UPDATE change SET at = '2020-01-01' WHERE number = 2",
+            "UPDATE change SET content = content || ' ' WHERE number = 1",
+            "DELETE FROM change WHERE number = 2",
+            "DELETE FROM change WHERE number < 3",
+        ):
+            copy = edited(path, statement)
+            assert LedgerDatabase(copy).read() == ledger._run.store.read()
+            must_raise(BadInput, LedgerDatabase(copy).check)
+        copy = edited(path)
+        connection = sqlite3.connect(copy)
+        connection.execute("DROP TRIGGER changes_are_never_deleted")
+        connection.close()
+        assert "taken away" in str(must_raise(BadInput, LedgerDatabase(copy).read))

@@ -24,6 +24,20 @@ FULL = "check_a_full_disk_charges_nothing"
 ADDED = "check_charges_one_by_one_add_up_to_all_of_them"
 MUTANTS = [
     Mutant(
+        "rows that nothing rests on are not looked at",
+        LedgerDatabase.check,
+        "if not self._is_former():",
+        "if False:",
+        "check_edits_of_rows_that_nothing_rests_on_are_noticed",
+    ),
+    Mutant(
+        "triggers that are gone go unseen",
+        LedgerDatabase._connection,
+        "if _triggers_of(connection) != _usual_triggers():",
+        "if False:",
+        "check_edits_of_rows_that_nothing_rests_on_are_noticed",
+    ),
+    Mutant(
         "a row may be missing",
         ledger_database._follow,
         "if (number, previous) != (place.number + 1, place.digest):",

@@ -143,5 +143,5 @@ def test_budget_says_whether_a_ledger_has_room(
     assert main(words) == 0
     assert "The ledger has room for one such run.\n" in capsys.readouterr().out
     assert main([*words, "--sampling", "best"]) == 2
-    assert "leave out --ledger" in capsys.readouterr().err
+    assert "not with --sampling best" in capsys.readouterr().err
     assert Path(file).read_bytes() == before, "nothing is charged"

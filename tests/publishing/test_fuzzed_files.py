@@ -155,7 +155,10 @@ def load_forged_ledger(path: Path) -> None:
 def _write_rows(path: Path, rows: list[tuple[int, str]]) -> None:
     """Put other rows into a ledger, with their digests."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for name in ("changes_are_never_deleted", "the_head_goes_on"):
+        asked = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = dict(connection.execute(asked).fetchall())
+        undone = "changes_are_never_deleted", "the_head_goes_on"
+        for name in undone:
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("DELETE FROM change")
         connection.execute("UPDATE head SET number = 0, digest = ?", (ledger_database._START,))
@@ -165,6 +168,8 @@ def _write_rows(path: Path, rows: list[tuple[int, str]]) -> None:
             values = number, "", int(bool(whole)), content, before, digest
             connection.execute(ledger_database._INSERT, values)
             before = digest
+        for name in undone:
+            connection.execute(triggers[name])
 
 
 @lru_cache

@@ -592,13 +592,16 @@ def _contents(path: Path) -> list[Any]:
 
 
 def _put(path: Path, content: Any) -> None:
-    """Put other content into the last row of a ledger, by someone who takes the triggers away."""
+    """Put other content into the last row of a ledger, as if no trigger were in the way."""
     with closing(sqlite3.connect(path)) as connection:
-        names = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-        for (name,) in connection.execute(names).fetchall():
+        asked = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = connection.execute(asked).fetchall()
+        for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         last = "number = (SELECT max(number) FROM change)"
         connection.execute(f"UPDATE change SET content = ? WHERE {last}", (json.dumps(content),))
+        for _, sql in triggers:
+            connection.execute(sql)
         connection.commit()
 
 

@@ -179,7 +179,8 @@ def _open_ledger(path: str, what: str, delta: float) -> Ledger:
     if new:
         screen.notes.print(
             f"began the ledger {path}, which only records, so there is no guarantee for several "
-            f"runs together: one with a budget is begun by `privlearn ledger {path} --epsilon E`"
+            "runs together: one with a budget is begun under another name, by `privlearn ledger "
+            "FILE --epsilon E`"
         )
     if (
         ledger.budget is not None

@@ -73,6 +73,7 @@ USUAL = {
         "epochs",
         "sampling",
         "method",
+        "ledger",
         "serve",
         "plot",
         "json",

@@ -58,15 +58,15 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
             f"ledger {request.ledger} --epsilon E --delta D`"
         )
     fit = Ledger.open(request.ledger).fits(plan)
-    room = {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": str(fit)}
-    return {"room": room}
+    text = in_options(str(fit), request.command)
+    return {"room": {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": text}}
 
 
 def _require_no_ledger(request: Request) -> None:
     if request.ledger is not None:
         raise BadInput(
-            "--ledger compares one plan of one run with a ledger: leave out --ledger; or "
-            "--sampling best, --tune and --maps"
+            "--ledger is compared with one plan of one run, and not with --sampling best, --tune "
+            "or --maps: leave out one of the two"
         )
 
 

@@ -43,7 +43,7 @@ def run(request: Request) -> int:
             f"closed {request.close}: it can't be continued. What it had not spent is free for "
             "later runs"
         )
-    pages = book.read()
+    pages = book.check()
     if budget is not None and budget != pages.budget:
         raise BadInput(
             f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and "

@@ -37,7 +37,7 @@ class Fit:
         if self.runs is None:
             return "the ledger has no budget, and refuses no run"
         if not self.runs:
-            return f"the ledger has no room for this run: {self.reason}"
+            return f"the ledger refuses this run: {self.reason}"
         more = " or more" if self.runs == _MOST else ""
         runs = "one such run" if self.runs == 1 else f"{self.runs}{more} such runs"
         return f"the ledger has room for {runs}"

@@ -17,9 +17,10 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, final
 
@@ -171,6 +172,20 @@ class LedgerDatabase:
                 return read_file(self.path)
             return self._snapshot(self._connection())
 
+    def check(self) -> LedgerState:
+        """What it holds now, after a look at all rows: also at those before the last whole state,
+        on which nothing rests any more.
+
+        Raises:
+            BadInput: as `read`.
+        """
+        with self._readable():
+            if not self._is_former():
+                place = _Place(0, _START, 0, 0)
+                for row in self._connection().execute(_ROWS, (0,)):
+                    _, place = _follow(place, row)
+        return self.read()
+
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
         """Read, change and write in one transaction; nothing is written if the body raises."""
@@ -260,6 +275,8 @@ class LedgerDatabase:
             raise ValueError("it is another program's database")
         if version != _VERSION:
             raise ValueError(f"its version is {version}, and this privlearn reads {_VERSION}")
+        if _triggers_of(connection) != _usual_triggers():
+            raise ValueError("what keeps its rows from being changed was taken away, or changed")
         self._local.connection, self._local.process = connection, os.getpid()
         self._local.file = _file_of(self.path)
         return connection
@@ -329,6 +346,19 @@ class LedgerDatabase:
             yield
         finally:
             lock.release()
+
+
+def _triggers_of(connection: sqlite3.Connection) -> set[str]:
+    statements = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")
+    return {sql for (sql,) in statements}
+
+
+@cache
+def _usual_triggers() -> set[str]:
+    """The triggers of a new ledger."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        return _triggers_of(connection)
 
 
 def _file_of(path: Path) -> tuple[int, int]:
