@@ -103,7 +103,8 @@ MUTANTS = [
     Mutant(
         "a charge that was not written counts",
         LedgerDatabase.editing,
-        "except sqlite3.Error as error:\n                raise self._unwritten(error) from error",
+        "except sqlite3.Error as error:\n"
+        "                raise self._explain_failed_write(error) from error",
         "except sqlite3.Error as error:\n                pass",
         FULL,
     ),

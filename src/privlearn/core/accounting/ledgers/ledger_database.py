@@ -4,9 +4,9 @@ the one before.
 Every change is committed, and on the disk, before anything is drawn. A change is read, judged and
 written in one transaction, alone among all processes.
 
-The database has a rollback journal, not a write-ahead log: whenever no transaction is open, and
-also after a process was killed, its one file is whole, so that a copy of it is a copy of the
-ledger.
+The database has a rollback journal, not a write-ahead log: whenever no transaction is open, its one
+file is whole, so that a copy of it is a copy of the ledger. After a process was killed in a
+transaction, a journal lies beside it until the ledger is opened again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class LedgerDatabase:
                 connection.close()
             draft.replace(self.path)
         except (OSError, sqlite3.Error) as error:
-            raise self._unwritten(error) from error
+            raise self._explain_failed_write(error) from error
 
     def read(self) -> LedgerState:
         """What it holds now.
@@ -196,7 +196,7 @@ class LedgerDatabase:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise self._unwritten(error) from error
+            raise self._explain_failed_write(error) from error
         try:
             with self._readable():
                 before, place = self._read(connection)
@@ -208,7 +208,7 @@ class LedgerDatabase:
                     place = _insert(connection, place, state, change)
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._unwritten(error) from error
+                raise self._explain_failed_write(error) from error
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -312,13 +312,13 @@ class LedgerDatabase:
             yield
         except (OSError, ValueError, sqlite3.Error) as error:
             if "locked" in str(error):
-                raise self._unwritten(error) from error
+                raise self._explain_failed_write(error) from error
             raise BadInput(
                 f"{self.path} is not a ledger that can be trusted: {str(error)[:500]}. Bring back "
                 "the file as privlearn wrote it; what was spent can't be known without it"
             ) from error
 
-    def _unwritten(self, error: Exception) -> BadInput:
+    def _explain_failed_write(self, error: Exception) -> BadInput:
         """What keeps it from being written, as bad input."""
         if "locked" in str(error):
             return BadInput(
