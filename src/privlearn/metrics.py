@@ -337,7 +337,7 @@ def _release(
     (sample,) = FullBatch().draw(len(y))
     sums = _sums(network, x, y, plan, sample)
     deviation = plan.noise * sums.sensitivity
-    session.count_examples(len(y))
+    session.count_examples(len(y), None)  # other rows than those of the training
     with session.charging():
         (released,) = release(
             sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise

@@ -27,7 +27,8 @@ from privlearn.core.accounting.events import (
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.ledgers import ledger_run, ledger_state
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_rows import START
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
 from privlearn.errors import BadInput
@@ -56,7 +57,7 @@ def charged(path: Path, charges: int = 4) -> Ledger:
 def read(path: Path) -> LedgerState | None:
     """What a file holds; None if it is refused."""
     try:
-        return LedgerDatabase(path).read()
+        return LedgerFile(path).read()
     except BadInput:
         return None
 
@@ -104,7 +105,7 @@ def check_what_is_appended_reads_as_what_was_done() -> None:
                 case _:
                     ledger.charge(event.event, ADD)
             known = ledger._run.store.read()
-            assert known == LedgerDatabase(path).read() == ledgers[0]._run.store.read()
+            assert known == LedgerFile(path).read() == ledgers[0]._run.store.read()
         rows = sqlite3.connect(path).execute("SELECT whole, content FROM change").fetchall()
         assert sum(whole for whole, _ in rows) > 1, "the whole is never written again"
         assert sum(not whole for whole, _ in rows) > 50
@@ -122,9 +123,9 @@ def check_very_many_entries_of_a_database_are_summed_up() -> None:
         for n in range(30):
             ledger = Ledger.open(path)
             ledger.charge(Gaussian(40.0 + n % 3), ADD)
-            assert ledger._run.store.read() == LedgerDatabase(path).read()
+            assert ledger._run.store.read() == LedgerFile(path).read()
             assert sum(tally(ledger.event).values()) == n + 2
-        assert len(LedgerDatabase(path).read().entries) < 12
+        assert len(LedgerFile(path).read().entries) < 12
 
 
 @check
@@ -132,28 +133,31 @@ def check_rows_of_a_ledger_are_appended_and_never_changed() -> None:
     """The database itself refuses to change or delete a row, and one that does not follow."""
     with place() as path:
         charged(path)
-        before = LedgerDatabase(path).read()
+        before = LedgerFile(path).read()
         connection = sqlite3.connect(path, isolation_level=None)
         last = connection.execute("SELECT * FROM change ORDER BY number DESC").fetchone()
-        number, digest = last[0], last[-1]
+        name, number, digest = last[0], last[1], last[-1]
         values, twice = "'2026-01-01', 0, '{}'", f"'{digest}', '{digest}'"
         for statement in (
             "UPDATE change SET content = '{}'",
             f"UPDATE change SET number = 99 WHERE number = {number}",
             "DELETE FROM change",
             f"DELETE FROM change WHERE number = {number}",
-            f"INSERT INTO change VALUES ({number + 2}, {values}, '{digest}', 'a')",
-            f"INSERT INTO change VALUES ({number + 1}, {values}, 'b', 'a')",
-            f"INSERT OR REPLACE INTO change VALUES ({number}, {values}, '{digest}', 'a')",
-            f"INSERT OR REPLACE INTO change VALUES ({number + 1}, {values}, {twice})",
+            f"INSERT INTO change VALUES ('{name}', {number + 2}, {values}, '{digest}', 'a')",
+            f"INSERT INTO change VALUES ('{name}', {number + 1}, {values}, 'b', 'a')",
+            f"INSERT OR REPLACE INTO change VALUES ('{name}', {number}, {values}, '{digest}', 'a')",
+            f"INSERT OR REPLACE INTO change VALUES ('{name}', {number + 1}, {values}, {twice})",
+            f"INSERT INTO change VALUES ('other', 1, {values}, '{START}', 'a')",
             "UPDATE head SET number = 1",
+            "UPDATE head SET data = 'other'",
             f"UPDATE head SET number = {number + 1}",
             "DELETE FROM head",
-            "INSERT INTO head VALUES (2, 0, '')",
-            "INSERT OR REPLACE INTO head VALUES (1, 1, '')",
+            "INSERT INTO head VALUES ('other', 0, '')",
+            f"INSERT INTO head VALUES ('other', 1, '{START}')",
+            f"INSERT OR REPLACE INTO head VALUES ('{name}', 0, '{START}')",
         ):
             must_raise(sqlite3.IntegrityError, lambda text=statement: connection.execute(text))
-            assert LedgerDatabase(path).read() == before
+            assert LedgerFile(path).read() == before
 
 
 @check
@@ -163,7 +167,7 @@ def check_databases_that_were_edited_or_cut_are_refused() -> None:
     """
     with place() as path:
         charged(path)
-        whole, after = path.read_bytes(), LedgerDatabase(path).read()
+        whole, after = path.read_bytes(), LedgerFile(path).read()
         other = path.with_name("other.db")
         for at in range(0, len(whole), 41):
             changed = bytearray(whole)
@@ -205,7 +209,7 @@ def check_what_was_not_committed_is_undone() -> None:
         ledger = charged(path)
         before = ledger._run.store.read()
         cut = path.with_name("cut.db")
-        store = LedgerDatabase(path)
+        store = LedgerFile(path)
         connection = store._connection()
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("PRAGMA cache_spill = 1")
@@ -217,10 +221,10 @@ def check_what_was_not_committed_is_undone() -> None:
             assert source.exists()
             shutil.copy(source, cut.with_name(f"{cut.name}{name}"))
         connection.execute("ROLLBACK")
-        assert LedgerDatabase(cut).read() == before
+        assert LedgerFile(cut).read() == before
         Ledger.open(cut).charge(Gaussian(66.0), ADD)
-        assert LedgerDatabase(cut).read().event == compose([before.event, Gaussian(66.0)])
-        assert LedgerDatabase(path).read() == before
+        assert LedgerFile(cut).read().event == compose([before.event, Gaussian(66.0)])
+        assert LedgerFile(path).read() == before
 
 
 @check
@@ -234,7 +238,7 @@ def check_what_others_append_is_seen() -> None:
         second = Ledger.open(path)
         for n in range(60):
             (first, second)[n % 2].charge(PoissonSampled(0.1, Gaussian(3.0 + n)), ADD)
-            assert first.event == second.event == LedgerDatabase(path).read().event
+            assert first.event == second.event == LedgerFile(path).read().event
         assert len(tally(first.event)) == 94
         path.write_bytes(copied)
         must_raise(BadInput, lambda: first.event)
@@ -256,14 +260,14 @@ def check_a_full_disk_charges_nothing() -> None:
         ledger = charged(path)
         before = ledger.event
         store = ledger._run.store
-        assert isinstance(store, LedgerDatabase)
+        assert isinstance(store, LedgerFile)
         connection = store._connection()
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         many = compose(Gaussian(5.0 + n / 1000) for n in range(900))
         error = must_raise(BadInput, lambda: ledger.charge(many, ADD))
         assert "Nothing was charged or drawn" in str(error)
-        assert ledger.event == LedgerDatabase(path).read().event == before
+        assert ledger.event == LedgerFile(path).read().event == before
         connection.execute("PRAGMA max_page_count = 1000000")
         ledger.charge(many, ADD)
         assert ledger.event == compose([before, many])
@@ -274,7 +278,7 @@ def check_a_charge_is_on_the_disk_first() -> None:
     """Commits wait for the disk, the folder included, and no log beside the file holds them."""
     with place() as path:
         store = charged(path)._run.store
-        assert isinstance(store, LedgerDatabase)
+        assert isinstance(store, LedgerFile)
         connection = store._connection()
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
@@ -282,7 +286,7 @@ def check_a_charge_is_on_the_disk_first() -> None:
             "ledger.db",
             "ledger.db.lock",
         ]
-        assert LedgerDatabase(shutil.copy(path, path.with_name("copy.db"))).read() == store.read()
+        assert LedgerFile(shutil.copy(path, path.with_name("copy.db"))).read() == store.read()
 
 
 @check
@@ -317,7 +321,7 @@ def check_ledgers_of_version_0_1_are_gone_on_with() -> None:
             assert path.read_bytes().startswith(b"SQLite")
             before = ledger.event
             ledger.charge(Gaussian(500.0), ADD)
-            assert LedgerDatabase(path).read().event == compose([before, Gaussian(500.0)])
+            assert LedgerFile(path).read().event == compose([before, Gaussian(500.0)])
 
 
 @check
@@ -327,7 +331,7 @@ def check_former_files_that_were_edited_or_cut_are_refused() -> None:
         with place() as path:
             whole = (FORMER / f"{name}.json").read_bytes()
             path.write_bytes(whole)
-            after = LedgerDatabase(path).read()
+            after = LedgerFile(path).read()
             for at in range(0, len(whole), 13):
                 changed = bytearray(whole)
                 changed[at] ^= 1 << at % 7
@@ -391,9 +395,7 @@ def check_edits_of_rows_that_nothing_rests_on_are_noticed() -> None:
         (last,) = connection.execute(wholes).fetchone()
         connection.close()
         assert last > 3, "there are rows before the last whole state"
-        assert (
-            LedgerDatabase(path).check() == LedgerDatabase(path).read() == ledger._run.store.read()
-        )
+        assert LedgerFile(path).check() == LedgerFile(path).read() == ledger._run.store.read()
         for statement in (
             "UPDATE change SET at = '2020-01-01' WHERE number = 2",
             "UPDATE change SET content = content || ' ' WHERE number = 1",
@@ -401,10 +403,10 @@ def check_edits_of_rows_that_nothing_rests_on_are_noticed() -> None:
             "DELETE FROM change WHERE number < 3",
         ):
             copy = edited(path, statement)
-            assert LedgerDatabase(copy).read() == ledger._run.store.read()
-            must_raise(BadInput, LedgerDatabase(copy).check)
+            assert LedgerFile(copy).read() == ledger._run.store.read()
+            must_raise(BadInput, LedgerFile(copy).check)
         copy = edited(path)
         connection = sqlite3.connect(copy)
         connection.execute("DROP TRIGGER changes_are_never_deleted")
         connection.close()
-        assert "taken away" in str(must_raise(BadInput, LedgerDatabase(copy).read))
+        assert "taken away" in str(must_raise(BadInput, LedgerFile(copy).read))

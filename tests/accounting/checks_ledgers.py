@@ -17,7 +17,7 @@ from privlearn.core.accounting.events import Event, Repeated, compose, tally
 from privlearn.core.accounting.filters import PrivacyFilter, fits
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledger import Ledger, Releases
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_state import LISTED, RunEntry
 from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
 from privlearn.core.accounting.trees import Filter, GaussianFilter
@@ -312,7 +312,7 @@ def check_very_many_entries_are_summed_up() -> None:
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, Budget(rho=10.0))
     ledger.charge(Gaussian(30.0), ADD)
-    book = LedgerDatabase(path)
+    book = LedgerFile(path)
     with book.editing() as pages:
         for n in range(2 * LISTED + 500):
             pages.charge(pages.add(RunEntry.new("one of many")), Gaussian(40.0 + n % 3))

@@ -12,7 +12,7 @@ from pathlib import Path
 from privlearn.core.accounting.events import compose, tally
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.mechanisms import Gaussian
 
 ADD = Adjacency.ADD_REMOVE
@@ -53,7 +53,7 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path) -> None:
         for child in children:
             os.kill(child, signal.SIGKILL)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        counts = tally(LedgerDatabase(path).read().event)
+        counts = tally(LedgerFile(path).read().event)
         for place in range(2):
             total[place] += int.from_bytes(done[8 * place : 8 * place + 8], "little")
             charged = counts.get(Gaussian(100.0 + place), 0)

@@ -23,7 +23,7 @@ from privlearn.core.accounting.calibration import solve_noise
 from privlearn.core.accounting.events import Repeated, compose, from_json, tally
 from privlearn.core.accounting.filters import PrivacyFilter, of_ledger
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_json import plain_state
 from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Laplace, PoissonSampled
 from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, one_of
@@ -36,10 +36,17 @@ BUDGET = Budget(2.0, 1e-5)
 def _append(path: Path, value: Any, *, whole: bool) -> None:
     """Append a row whose digest is right."""
     connection = sqlite3.connect(path)
-    number, previous = connection.execute("SELECT number, digest FROM head").fetchone()
-    row = [number + 1, "2026-01-01T00:00:00+00:00", int(whole), json.dumps(value), previous]
+    head = connection.execute("SELECT data, number, digest FROM head").fetchone()
+    row = [
+        head[0],
+        head[1] + 1,
+        "2026-01-01T00:00:00+00:00",
+        int(whole),
+        json.dumps(value),
+        head[2],
+    ]
     connection.execute(
-        "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?, ?)",
         (*row, hashlib.sha256(json.dumps(row).encode()).hexdigest()),
     )
     connection.commit()
@@ -47,7 +54,7 @@ def _append(path: Path, value: Any, *, whole: bool) -> None:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return plain_state(LedgerDatabase(path).read())
+    return plain_state(LedgerFile(path).read())
 
 
 WRONG_ENTRIES: dict[str, Any] = {
@@ -120,7 +127,7 @@ def test_a_ledger_file_is_begun_once_and_keeps_its_budget(tmp_path: Path) -> Non
         Ledger.open(path)
     Ledger.open(path, BUDGET)
     # as by another process that began at the same time
-    LedgerDatabase(path).create(Budget(8.0, 1e-5), None)
+    LedgerFile(path).begin(Budget(8.0, 1e-5), None)
     with pytest.raises(BadInput, match="budget is fixed"):
         Ledger.open(path, Budget(8.0, 1e-5))
     with pytest.raises(BadInput, match="has the measure"):

@@ -20,7 +20,7 @@ from privlearn import Budget, Ledger
 from privlearn.cli import main
 from privlearn.core.accounting import Adjacency, accountant
 from privlearn.core.accounting.events import Repeated, compose
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, BudgetExceeded
 
@@ -111,7 +111,7 @@ def test_processes_at_once_stay_within_one_budget(tmp_path: Path) -> None:
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     charged = [int(worker.communicate()[0]) for worker in workers]
     assert sum(charged) == 40
-    entries = LedgerDatabase(path).read().entries
+    entries = LedgerFile(path).read().entries
     assert sum(getattr(part, "count", 1) for entry in entries for part in entry.spent.events) == 40
 
 
@@ -189,7 +189,7 @@ def test_what_is_refused_of_a_ledger_that_is_there(
 ) -> None:
     path = tmp_path / "study.json"
     Ledger.open(path, Budget(epsilon=3.0, delta=1e-5)).charge(Gaussian(9.0), ADD_REMOVE)
-    [entry] = LedgerDatabase(path).read().entries
+    [entry] = LedgerFile(path).read().entries
     for options, expected in {
         ("--epsilon", "4"): "a ledger's budget is fixed",
         ("--rho", "1"): "a ledger's budget is fixed",
@@ -216,7 +216,7 @@ def test_a_folder_that_can_only_be_read(tmp_path: Path) -> None:
     before = path.read_bytes()
 
     store = ledger._run.store
-    assert isinstance(store, LedgerDatabase)
+    assert isinstance(store, LedgerFile)
     store._connection().execute("PRAGMA query_only = 1")
     with pytest.raises(BadInput, match="cannot be written: attempt to write a readonly database"):
         ledger.charge(Gaussian(9.0), ADD_REMOVE)

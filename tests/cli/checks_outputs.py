@@ -16,7 +16,7 @@ from privlearn._texts import for_code, for_markdown, for_yaml
 from privlearn.cli import main, screen
 from privlearn.core.accounting.events import compose
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_state import RunEntry
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.publishing import certificate
@@ -48,7 +48,7 @@ def without_styles(shown: str) -> str:
 
 def ledger(path: Path, name: str) -> str:
     """The table of a ledger with an entry of that name, by someone of that name."""
-    book = LedgerDatabase(path)
+    book = LedgerFile(path)
     pv.Ledger.open(path, pv.Budget(4.0, 1e-5), create=True)
     with book.editing() as pages:
         pages.adjacency = Adjacency.ADD_REMOVE

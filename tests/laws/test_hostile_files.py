@@ -21,7 +21,7 @@ import pytest
 
 import privlearn as pv
 from privlearn._storage import loads
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.data.packed import load_packed
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput, PrivlearnError
@@ -100,7 +100,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "config": config,
     "plan": plan,
     "certificate": lambda path: certificate.parse(path.read_bytes()),
-    "ledger": lambda path: LedgerDatabase(path).read(),
+    "ledger": lambda path: LedgerFile(path).read(),
     "schema": read_schema,
     "table": table,
     "rows": rows,

@@ -21,8 +21,8 @@ import torch
 import privlearn as pv
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import Repeated
-from privlearn.core.accounting.ledgers import ledger_database
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers import ledger_database, ledger_rows
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import DataWarning, PrivlearnError
@@ -119,9 +119,9 @@ def ledger() -> bytes:
 
 def load_ledger(path: Path) -> None:
     # Its digest covers all that it says: what is read at all is what was written.
-    pages = LedgerDatabase(path).read()
+    pages = LedgerFile(path).read()
     path.write_bytes(ledger())
-    assert pages == LedgerDatabase(path).read()
+    assert pages == LedgerFile(path).read()
 
 
 def forged_ledger() -> bytes:
@@ -148,7 +148,7 @@ def load_forged_ledger(path: Path) -> None:
         rows = []  # no database, which is refused
     if rows:
         _write_rows(path, rows)
-    pages = LedgerDatabase(path).read()
+    pages = LedgerFile(path).read()
     accountant.guarantee(pages.event, pages.adjacency or pv.accounting.Adjacency.ADD_REMOVE, 1e-5)
 
 
@@ -161,13 +161,13 @@ def _write_rows(path: Path, rows: list[tuple[int, str]]) -> None:
         for name in undone:
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("DELETE FROM change")
-        connection.execute("UPDATE head SET number = 0, digest = ?", (ledger_database._START,))
-        before = ledger_database._START
+        (name,) = connection.execute("SELECT data FROM head").fetchone()
+        connection.execute("UPDATE head SET number = 0, digest = ?", (ledger_rows.START,))
+        before = ledger_rows.START
         for number, (whole, content) in enumerate(rows, 1):
-            digest = ledger_database._digest(number, "", int(bool(whole)), content, before)
-            values = number, "", int(bool(whole)), content, before, digest
-            connection.execute(ledger_database._INSERT, values)
-            before = digest
+            row = ledger_rows.Row(name, number, "", int(bool(whole)), content, before, "")
+            before = ledger_rows.compute_digest(row)
+            connection.execute(ledger_database._INSERT, row._replace(digest=before))
         for name in undone:
             connection.execute(triggers[name])
 

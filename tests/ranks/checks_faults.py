@@ -21,7 +21,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 import privlearn as pv
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.mechanisms import release
 from privlearn.errors import ProcessLost
 from privlearn.publishing.verify import verify
@@ -116,7 +116,7 @@ def require_charged(folder: Path) -> int:
     """
     drawn = [int.from_bytes(own.read_bytes(), "little") for own in folder.glob("drawn by *")]
     paper = (
-        [number(own.spent) for own in LedgerDatabase(folder / "book").read().entries]
+        [number(own.spent) for own in LedgerFile(folder / "book").read().entries]
         if any(drawn)
         else []
     )
@@ -138,7 +138,7 @@ def published(folder: Path) -> dict[str, Any]:
 
 def require_same(killed: Path, whole: Path) -> None:
     assert published(killed) == published(whole)
-    events = [LedgerDatabase(folder / "book").read().event for folder in (killed, whole)]
+    events = [LedgerFile(folder / "book").read().event for folder in (killed, whole)]
     assert events[0] == events[1]
 
 

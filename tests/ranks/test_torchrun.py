@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load
 
 from privlearn import cli
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.publishing.verify import verify
 from tests.ranks.processes import (
     free_port,
@@ -83,7 +83,7 @@ def test_the_command_line_under_torchrun_trains_what_one_process_does(tmp_path: 
     assert said[0].count("another process of this run ended") == 1, said
     assert here(*killed, "--resume") == 0
     assert published(tmp_path / "killed") == published(tmp_path / "one")
-    books = [LedgerDatabase(tmp_path / f"{name}.json").read() for name in ("one", "two", "killed")]
+    books = [LedgerFile(tmp_path / f"{name}.json").read() for name in ("one", "two", "killed")]
     assert books[0].event == books[1].event == books[2].event
 
 
@@ -110,14 +110,14 @@ def test_killed_processes_end_where_undisturbed_ones_do(seed: int, tmp_path: Pat
     """
     words = ("--checkpoint-every", "0.05", "--epochs", "100")
     assert here(*options(tmp_path, "whole", *words)) == 0
-    whole = LedgerDatabase(tmp_path / "whole.json").read().event
+    whole = LedgerFile(tmp_path / "whole.json").read().event
     killed = kill_until_done(
         options(tmp_path, "killed", *words), tmp_path / "killed", 5, 100 * 23, seed
     )
     print("killed after steps", killed)
     assert len(killed) == 5, killed
     assert published(tmp_path / "killed") == published(tmp_path / "whole")
-    assert LedgerDatabase(tmp_path / "killed.json").read().event == whole
+    assert LedgerFile(tmp_path / "killed.json").read().event == whole
 
 
 @pytest.mark.nightly
@@ -151,5 +151,5 @@ def test_in_floating_point_killed_processes_end_close_to_undisturbed_ones(
     )
     for name, own in weights.items():
         torch.testing.assert_close(own, whole[name], rtol=1e-4, atol=1e-5, msg=name)
-    books = [LedgerDatabase(tmp_path / f"{name}.json").read() for name in ("whole", "killed")]
+    books = [LedgerFile(tmp_path / f"{name}.json").read() for name in ("whole", "killed")]
     assert books[0].event == books[1].event

@@ -29,7 +29,7 @@ from privlearn.core.accounting.events import Event, Repeated, compose, walk
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers import ledger_database
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.streams import NoiseStream, Streams
@@ -372,7 +372,7 @@ def check_a_ledger_file_is_never_behind() -> None:
 
         def drawn(self: NoiseStream, size: int) -> Any:
             seen[0] += 1
-            [entry] = LedgerDatabase(here / "ledger").read().entries
+            [entry] = LedgerFile(here / "ledger").read().entries
             assert number(entry.spent) >= seen[0], "noise was drawn before the charge was on paper"
             assert entry.approved == run.plan().event()
             return draw(self, size)
@@ -381,7 +381,7 @@ def check_a_ledger_file_is_never_behind() -> None:
             result = run.go(ledger=Ledger.open(here / "ledger", create=True))
         assert seen[0] == number(run.plan().event())
         assert result.ledger.event == run.plan().event()
-        [entry] = LedgerDatabase(here / "ledger").read().entries
+        [entry] = LedgerFile(here / "ledger").read().entries
         assert (entry.open, entry.spent) == (False, run.plan().event())
 
 
@@ -392,7 +392,7 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
         book, other = (Ledger.open(here / name, create=True) for name in ("ledger", "other"))
         result = run.by_pieces(here / "run", ledger=book, stop=2)
         assert result.ledger.event == run.plan().event()
-        assert len(LedgerDatabase(here / "ledger").read().entries) == 1
+        assert len(LedgerFile(here / "ledger").read().entries) == 1
         # Interrupted between its end and its publishing: the same again, and nothing more is
         # charged.
         again = run.go(here / "run", ledger=Ledger.open(here / "ledger"))
@@ -470,17 +470,17 @@ def check_charges_on_paper_run_ahead_and_are_settled() -> None:
         ledger.begin(whole, ADD_REMOVE)
         writes = 0
         for _ in range(60):
-            before = LedgerDatabase(here / "ledger").read().entries[0].spent
+            before = LedgerFile(here / "ledger").read().entries[0].spent
             ledger.charge(STEP, ADD_REMOVE)
-            writes += before != LedgerDatabase(here / "ledger").read().entries[0].spent
+            writes += before != LedgerFile(here / "ledger").read().entries[0].spent
         assert writes < 10
-        paper = number(LedgerDatabase(here / "ledger").read().entries[0].spent)
+        paper = number(LedgerFile(here / "ledger").read().entries[0].spent)
         assert 60 <= paper <= 100
         again = Ledger.open(here / "ledger")
         again.resume(ledger.run, whole, ADD_REMOVE)
         for _ in range(7):
             again.charge(STEP, ADD_REMOVE)
-        assert number(LedgerDatabase(here / "ledger").read().entries[0].spent) == paper
+        assert number(LedgerFile(here / "ledger").read().entries[0].spent) == paper
         again.settle()
         assert number(again.event) == paper
         must_raise(BadInput, lambda: again.resume(ledger.run, whole, ADD_REMOVE))
@@ -579,7 +579,7 @@ def check_edited_ledgers_are_refused() -> None:
             _put(here / "edited", edited)
             before = (here / "edited").read_bytes()
             must_raise(BadInput, lambda: Ledger.open(here / "edited"))
-            must_raise(BadInput, lambda: LedgerDatabase(here / "edited").read())
+            must_raise(BadInput, lambda: LedgerFile(here / "edited").read())
             assert (here / "edited").read_bytes() == before
         assert Ledger.open(path).event == ledger.event
 
@@ -657,7 +657,7 @@ def check_a_full_disk_stops_before_the_draw() -> None:
                 assert not list(here.glob("run1*"))
             assert path.exists() or not saved[0]
             if book.exists():
-                pages = LedgerDatabase(book).read()
+                pages = LedgerFile(book).read()
                 assert number(pages.event) >= seen[0]
             if path.exists():
                 result = run.go(path, ledger=Ledger.open(book, create=True))

@@ -27,7 +27,7 @@ from privlearn.cli import dry_run
 from privlearn.core.accounting.events import Event, walk
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.mechanisms import release
 
 TRAIN = [
@@ -133,7 +133,7 @@ def main(folder: Path, most: int, options: list[str]) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         kills += status == -signal.SIGKILL
         if ledger.exists():
-            entries = LedgerDatabase(ledger).read().entries
+            entries = LedgerFile(ledger).read().entries
             paper = max(
                 (sum(times for _, times in walk(entry.spent)) for entry in entries), default=0
             )

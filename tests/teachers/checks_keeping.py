@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.methods import pate as teachers
@@ -132,7 +132,7 @@ def fails(answers: pv.teachers.Answers) -> nn.Module:
 
 
 def require_one_charge(path: Path, plan: pv.teachers.PatePlan) -> None:
-    entries = LedgerDatabase(path).read().entries
+    entries = LedgerFile(path).read().entries
     assert [(entry.open, entry.spent) for entry in entries] == [(False, plan.event())], entries
 
 

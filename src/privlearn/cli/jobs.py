@@ -23,7 +23,7 @@ from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World
@@ -201,7 +201,7 @@ def _similar_ledger(path: Path) -> Path | None:
     beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
     for name in get_close_matches(path.name, beside, cutoff=0.8):
         with suppress(PrivlearnError):
-            state = LedgerDatabase(beside[name]).read()
+            state = LedgerFile(beside[name]).read()
             if state.entries or state.budget is not None:
                 return beside[name]
     return None

@@ -36,9 +36,11 @@ from privlearn.core.devices import (
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.processes import World
 from privlearn.core.row_transform import RowTransform
+from privlearn.core.rows import AllRows
 from privlearn.core.sampling import Sample
 from privlearn.core.sampling.draws import Draws
 from privlearn.core.streams import NoiseStream, Places, Streams
+from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
 from privlearn.runs.checkpoint import (
     Checkpoint,
@@ -156,15 +158,38 @@ class Session:
         require_neighbours(self.plan, self.ledger)
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
-    def count_examples(self, present: int | None, declared: int | None = None) -> None:
-        """Say how many examples there are, before anything is charged: see `warn_of_target`.
+    def count_examples(
+        self,
+        present: int | None,
+        rows: AllRows | Dataset | Sequence[Any] | None,
+        declared: int | None = None,
+    ) -> None:
+        """Say what the examples are, before anything is charged: see `warn_of_target` and
+        `Ledger.require_data`.
+
+        Args:
+            present, declared: how many there are, as of `warn_of_target`.
+            rows: the rows by index, or tensors and arrays with one row for each; None: they are not
+                compared with those of earlier runs.
+
+        Raises:
+            BadInput: the ledger is for other rows.
 
         Warns:
             PrivacyWarning: the target promises next to nothing to one of them.
         """
         self._counted = True
-        if self.charged and self.world.rank == 0:
+        if not self.charged:
+            return
+        if self.world.rank == 0:
             warn_of_target(self.plan, self.ledger, present, declared)
+        self.world.once(lambda: self._require_data(rows), "the rows of the ledger")
+
+    def _require_data(self, rows: AllRows | Dataset | Sequence[Any] | None) -> None:
+        if self.ledger.path and rows is not None:
+            from privlearn.runs.row_digests import require_rows  # for ledgers that outlive the run
+
+            require_rows(self.ledger, rows)
 
     def _require_counted(self) -> None:
         assert self._counted, "a method has to call count_examples before it charges anything"

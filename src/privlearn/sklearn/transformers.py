@@ -75,7 +75,7 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
 
         def release(ledger: Ledger, streams: Streams) -> ReleasedTransform:
             session = Session(plan, ledger, streams)
-            session.count_examples(len(rows))
+            session.count_examples(len(rows), None)  # without targets, as no other run
             with session.charging():
                 module = transform.fit(
                     torch.from_numpy(rows), plan.neighbours, ledger, streams.noise

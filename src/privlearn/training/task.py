@@ -135,7 +135,7 @@ class Task:
         )
         plan.sampling.require_rows(self.present)
         self.examples, self._row_key = plan.examples or self.present, b""
-        session.count_examples(self.present)
+        session.count_examples(self.present, indexed or (self.x, self.y))
         self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)

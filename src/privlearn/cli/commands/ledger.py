@@ -12,14 +12,14 @@ from privlearn.core.accounting.events import Composed, Event, walk
 from privlearn.core.accounting.filters import Measure, described, share
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.errors import BadInput, UnsupportedEvent
 
 
 def run(request: Request) -> int:
     """Begin a ledger, close a run in it, or show it."""
-    book = LedgerDatabase(request.file)
+    book = LedgerFile(request.file)
     budget = _budget(request)
     if budget is not None and not book.path.exists():
         Ledger.open(request.file, budget, measure=_measure(request.measure))

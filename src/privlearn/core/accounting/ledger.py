@@ -22,10 +22,16 @@ from privlearn.core.accounting.events import Composed, Event, Mechanism, compose
 from privlearn.core.accounting.filters import Limit, Measure, require_measure
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.core.accounting.ledgers.ledger_run import LedgerMemory, LedgerRun, LedgerStore
-from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry, first
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry, first, moment
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from privlearn.core.accounting.ledgers.anchors import Anchor
     from privlearn.core.accounting.ledgers.fit import Fit
 
 _ONE_EXAMPLE = PrivacyUnit()
@@ -132,6 +138,9 @@ class Ledger(Described):
         what: str = "",
         create: bool = False,
         measure: Measure = None,
+        data: str | None = None,
+        owner: str = "",
+        anchor: Anchor | str | Path | None = None,
     ) -> Ledger:
         """A ledger that lives in a file: several runs, in several processes, compose on one budget.
 
@@ -142,45 +151,32 @@ class Ledger(Described):
             path: the file; begun if it isn't there and a budget is given.
             budget, measure: of a new file, as for `Ledger`; those of an existing file.
             what: what its charges are for, to be read by people.
-            create: begin a file that only records, without a limit, if none is there. Otherwise a
+            create: begin a ledger that only records, without a limit, if none is there. Otherwise a
                 name with a slip in it would be another ledger, on which nothing is ever refused.
+            data: the name of the data set whose ledger it is; begun if it isn't there and a budget
+                is given. None: the one data set that the file has.
+            owner: of a new ledger: whose the data are, to be read by people.
+            anchor: where the ledger's head is kept outside of it: a file, `command:PROGRAM`, or an
+                object with `last` and `keep`. It gets the head after each charge, before anything
+                is drawn; a ledger that lacks what it kept is refused.
 
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget
                 or measure.
         """
-        # Another storage, with its locks and its format: for ledgers that are in a file.
-        from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+        # databases, for ledgers that are in one
+        from privlearn.core.accounting.ledgers.opening import open_database
 
-        file = LedgerDatabase(path)
-        if not file.path.exists():
-            if budget is None and not create:
-                raise BadInput(
-                    f"there is no ledger {path}: check the name; or begin one with its budget, "
-                    "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one "
-                    "without a limit that only records"
-                )
-            file.create(budget, require_measure(measure, budget))
-        state = file.read()
-        if budget is not None and state.budget != budget:
-            raise BadInput(
-                f"{path} has {f'a budget of {state.budget}' if state.budget else 'no budget'}, and "
-                f"{budget} was given: a ledger's budget is fixed. Leave it out, or begin another "
-                "file"
-            )
-        if measure is not None and state.measure != measure:
-            raise BadInput(
-                f"{path} has the measure {state.measure or 'that suits its first run'}, and "
-                f"{measure} was given: a ledger's measure is fixed. Leave it out, or begin another "
-                "file"
-            )
+        database = open_database(
+            path, budget, measure, create=create, data=data, owner=owner, anchor=anchor
+        )
         ledger = cls.__new__(cls)
-        ledger._begin(file, what)
+        ledger._begin(database, what)
         return ledger
 
     @property
-    def path(self) -> Path | None:
-        """The file that it lives in, if it lives in one."""
+    def path(self) -> Path | str | None:
+        """The file, or the database's address, that it lives in, if it lives in one."""
         return self._run.store.path
 
     @property
@@ -280,7 +276,7 @@ class Ledger(Described):
         """
         self._require_own_process()
         self._require_allowed(event, adjacency)
-        state = self._state()
+        state = self._state().current()
         if state.waiting(compose([event])) is None or state.adjacency is not adjacency:
             state.require_room(event, adjacency, unit)
         if then is not None:
@@ -296,10 +292,28 @@ class Ledger(Described):
         """
         from privlearn.core.accounting.ledgers.fit import fit  # no guarantee rests on it
 
-        return fit(self._state(), self.require_room, plan)
+        return fit(self._state().current(), self.require_room, plan)
+
+    def require_data(self, digests: NDArray[np.uint64]) -> None:
+        """Note which rows the next run is on; of a ledger that outlives its process.
+
+        Args:
+            digests: one of each row, shape (rows,).
+
+        Raises:
+            BadInput: earlier runs were on other rows, and the data set was not named.
+
+        Warns:
+            DataWarning: some rows have changed, or are in another data set, too.
+        """
+        if self.path:
+            from privlearn.core.accounting.ledgers.recognition import recognise  # as `open`
+
+            database: Any = self._run.store
+            recognise(database, digests)
 
     @checked
-    def approve(self, *plans: Planned) -> None:
+    def approve(self, *plans: Planned, owner: str = "", expires: datetime | None = None) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
         Plans that are approved before the first release are fixed beforehand, so that the guarantee
@@ -308,8 +322,14 @@ class Ledger(Described):
         approved stays counted, also if it is never run: whether to run it may have followed from
         earlier results.
 
+        Args:
+            plans: what is approved.
+            owner: the user who alone may run them; empty: everybody.
+            expires: when they are closed if they have not begun; None: never.
+
         Raises:
-            BadInput: nothing was given, or plans for other units of protection.
+            BadInput: nothing was given, plans for other units of protection, or a time that is past
+                or has no zone.
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `begin` would.
         """
         if not plans:
@@ -318,13 +338,18 @@ class Ledger(Described):
                 "other_plan)"
             )
         self._require_own_process()
+        until = "" if expires is None else moment(expires)
         with self._run.store.editing() as state:
             for plan in plans:
                 event = compose([plan.event()])
                 self._require_allowed(event, plan.neighbours)
                 state.require_room(event, plan.neighbours, plan.unit)
                 state.adjacency, state.unit = plan.neighbours, plan.unit
-                state.add(RunEntry.new(self._what, approved=event, waiting=True))
+                state.add(
+                    RunEntry.new(
+                        self._what, approved=event, waiting=True, owner=owner, expires=until
+                    )
+                )
 
     @checked
     def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
@@ -463,7 +488,9 @@ class Ledger(Described):
                 "a Ledger cannot be pickled: a copy in another process would spend the same budget "
                 "again. Keep it in a file: Ledger.open(path)"
             )
-        return partial(Ledger.open, what=self._what), (str(self.path.absolute()),)
+        store: Any = self._run.store
+        opened = partial(Ledger.open, what=self._what, data=store.data, anchor=store.anchor)
+        return opened, (store.address,)
 
     def _summary(self) -> Summary:
         """What is in it now; of one in a file, what everybody charged there. Prices are computed by

@@ -91,7 +91,7 @@ def boost(
     network = _empty(plan)
     bins, y = _require_rows(plan, network, data)
     row_weights = _require_weights(weights, len(y))
-    session.count_examples(len(y))
+    session.count_examples(len(y), data)
     with session.charging():
         scores = _rounds(plan, network, bins, y, row_weights, session.ledger, session.streams.noise)
     _fill(plan, network, scores)

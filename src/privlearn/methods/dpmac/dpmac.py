@@ -265,7 +265,7 @@ class MacTask:
         require_rows_once(plan, given, data)
         plan.sampling.require_rows(len(x))
         self._examples = plan.examples or len(x)
-        session.count_examples(len(x))
+        session.count_examples(len(x), (x, y))
         self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape
         warn_of_absent(self._x)

@@ -19,6 +19,7 @@ from privlearn._checks import checked
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.streams import Streams
 from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset
 from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
 from privlearn.methods.pate.sums import Shapes
@@ -47,6 +48,11 @@ class Teachers:
     @property
     def examples(self) -> int | None:
         """How many records they learned from; None where that is not known."""
+        return None
+
+    @property
+    def records(self) -> Dataset | None:
+        """The records that they learned from; None where they are not at hand."""
         return None
 
     def describe(self) -> dict[str, Any]:

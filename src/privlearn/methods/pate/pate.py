@@ -42,6 +42,7 @@ from privlearn.methods.pate.sums import CodeSums, VoteCounts
 from privlearn.methods.pate.trained import fingerprint
 from privlearn.runs.checkpoint import Checkpoint, whole_text
 from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.row_digests import require_rows
 from privlearn.runs.session import Session, warn_of_target
 
 _REHEARSED = 12  # made-up answers that a student is tried on
@@ -161,7 +162,7 @@ def ask_teachers(
 
     if keep is None:
         session = Session(plan, ledger, streams)
-        session.count_examples(teachers.examples)
+        session.count_examples(teachers.examples, teachers.records)
         totals = sums()
         with session.charging():
             noisy = release_answers(plan, totals, reducer, ledger, streams)
@@ -169,6 +170,7 @@ def ask_teachers(
     else:
         teachers.require_same(queries)
         warn_of_target(plan, ledger, teachers.examples)
+        require_rows(ledger, teachers.records)
         answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
     facts = _describe_asking(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))

@@ -112,6 +112,11 @@ class Trained(Teachers):
         return self._data.examples
 
     @property
+    def records(self) -> Dataset:
+        """The records."""
+        return self._data
+
+    @property
     def count(self) -> int:
         """How many there are."""
         return self._count

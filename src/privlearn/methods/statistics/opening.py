@@ -125,7 +125,7 @@ def opened(
         () if plan.front else data.feature_names,
         described,
     )
-    session.count_examples(len(x))
+    session.count_examples(len(x), data)
     with session.charging():
         yield Opened(x, data.y, origin, session.ledger, session.streams.noise, prepare)
 

@@ -129,7 +129,8 @@ def tune(
     require_same_examples(plan.candidates[0].plan, data)
     require_targets(data, plan.metric)
     trainer = _Trainer(train, jobs, several)
-    session.count_examples(data.examples, getattr(plan.candidates[0].plan, "examples", None))
+    declared = getattr(plan.candidates[0].plan, "examples", None)
+    session.count_examples(data.examples, data, declared)
     with session.charging():
         if isinstance(plan, Blocks):
             result, chosen = _on_blocks(plan, trainer, data, session, progress)

@@ -1,165 +1,129 @@
-"""A ledger in an SQLite database: rows are appended, never changed, and each holds the digest of
-the one before.
+"""A ledger in a database: rows are appended, never changed, and each holds the digest of the one
+before.
 
 Every change is committed, and on the disk, before anything is drawn. A change is read, judged and
-written in one transaction, alone among all processes.
-
-The database has a rollback journal, not a write-ahead log: whenever no transaction is open, its one
-file is whole, so that a copy of it is a copy of the ledger. After a process was killed in a
-transaction, a journal lies beside it until the ledger is opened again.
+written in one transaction, alone among all processes. A database holds one ledger for each data
+set, with a budget and a chain of digests of its own.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, Self
 
-from filelock import FileLock, Timeout
-
-from privlearn._storage import draft_of, loads
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.filters import Measure
-from privlearn.core.accounting.ledgers.former_files import read_file
-from privlearn.core.accounting.ledgers.ledger_json import (
-    apply_changes,
-    change_between,
-    plain_state,
-    read_state,
+from privlearn.core.accounting.ledgers.anchors import Anchor
+from privlearn.core.accounting.ledgers.ledger_json import change_between
+from privlearn.core.accounting.ledgers.ledger_rows import (
+    START,
+    Place,
+    Row,
+    follow,
+    next_row,
+    read_rows,
 )
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
 from privlearn.errors import BadInput
 
-_PATIENCE = 30.0  # seconds to wait for another process
-_VERSION = 1
-#: "priv": what SQLite calls a file's application.
-_APPLICATION = int.from_bytes(b"priv", "big")
-_MAGIC = b"SQLite format 3\0"
-#: The digest before the first row.
-_START = "0" * 64
+#: What the data set of a ledger is called that holds one.
+DATA = "data"
+_LONGEST_NAME = 100
 
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-CREATE TABLE change (
-    number INTEGER PRIMARY KEY,
-    at TEXT NOT NULL,
-    whole INTEGER NOT NULL CHECK (whole IN (0, 1)),
-    content TEXT NOT NULL,
-    previous TEXT NOT NULL,
-    digest TEXT NOT NULL UNIQUE
-);
-CREATE INDEX wholes ON change (number) WHERE whole;
-CREATE TABLE head (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    number INTEGER NOT NULL,
-    digest TEXT NOT NULL
-);
-INSERT INTO head VALUES (1, 0, '{_START}');
-CREATE TRIGGER changes_are_kept_as_they_are BEFORE UPDATE ON change BEGIN
-    SELECT RAISE(ABORT, 'rows of a ledger are never changed');
-END;
-CREATE TRIGGER changes_are_never_deleted BEFORE DELETE ON change BEGIN
-    SELECT RAISE(ABORT, 'rows of a ledger are never deleted');
-END;
-CREATE TRIGGER changes_follow_the_last_one BEFORE INSERT ON change
-WHEN EXISTS (SELECT 1 FROM change WHERE digest = NEW.digest) OR NOT EXISTS (
-    SELECT 1 FROM head WHERE number + 1 = NEW.number AND digest = NEW.previous
+_NAMES = "SELECT data FROM head ORDER BY data"
+_HEAD = "SELECT number, digest FROM head WHERE data = ?"
+_LAST_WHOLE = (
+    "SELECT number, previous FROM change WHERE data = ? AND whole ORDER BY number DESC LIMIT 1"
 )
-BEGIN
-    SELECT RAISE(ABORT, 'a row of a ledger follows the last one');
-END;
-CREATE TRIGGER the_head_is_the_last_row AFTER INSERT ON change BEGIN
-    UPDATE head SET number = NEW.number, digest = NEW.digest;
-END;
-CREATE TRIGGER the_head_goes_on BEFORE UPDATE ON head
-WHEN NEW.number IS NOT OLD.number + 1 OR NOT EXISTS (
-    SELECT 1 FROM change WHERE number = NEW.number AND digest = NEW.digest
-)
-BEGIN
-    SELECT RAISE(ABORT, 'the head of a ledger is its last row');
-END;
-CREATE TRIGGER there_is_one_head BEFORE INSERT ON head BEGIN
-    SELECT RAISE(ABORT, 'a ledger has one head');
-END;
-CREATE TRIGGER the_head_is_never_deleted BEFORE DELETE ON head BEGIN
-    SELECT RAISE(ABORT, 'the head of a ledger is never deleted');
-END;
-"""
-_HEAD = "SELECT number, digest FROM head"
-_LAST_WHOLE = "SELECT number, previous FROM change WHERE whole ORDER BY number DESC LIMIT 1"
 _ROWS = (
-    "SELECT number, at, whole, content, previous, digest FROM change WHERE number > ? "
-    "ORDER BY number"
+    "SELECT data, number, at, whole, content, previous, digest FROM change "
+    "WHERE data = ? AND number > ? ORDER BY number"
 )
-_INSERT = (
-    "INSERT INTO change (number, at, whole, content, previous, digest) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_DIGEST = "SELECT digest FROM change WHERE data = ? AND number = ?"
+_BEGIN = "INSERT INTO head VALUES (?, 0, ?)"
+_INSERT = "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
-@dataclass(frozen=True)
-class _Place:
-    """How far a ledger was read.
+class Cursor(Protocol):
+    """What a statement answers."""
 
-    Attributes:
-        number: the last row.
-        digest: its digest.
-        whole, since: characters of the last whole state, and of all changes since then.
-    """
+    def fetchone(self) -> Any:
+        """The next row, or None."""
 
-    number: int
-    digest: str
-    whole: int
-    since: int
+    def __iter__(self) -> Iterator[Any]:
+        """All rows."""
 
 
-@final
-class LedgerDatabase:
-    """A ledger in a file.
+class Transaction(Protocol):
+    """What an open transaction takes."""
+
+    def __call__(self, statement: str, *values: Any) -> Cursor:
+        """Execute one statement, with `?` for each of the values."""
+
+
+class LedgerDatabase(ABC):
+    """The ledger of one data set in a database.
 
     Args:
-        path: where it is, or is to be.
+        path: the database's file or address, without secrets.
+        address: what opens it.
+        data: the data set's name; None: that of the one data set in there.
+        anchor: what keeps the head elsewhere.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._local = threading.local()
-        self._known: tuple[LedgerState, _Place] | None = None
+    def __init__(
+        self, path: Path | str, address: str, data: str | None = None, anchor: Anchor | None = None
+    ) -> None:
+        if data is not None:
+            require_name(data)
+        self.path, self.address, self.data, self.anchor = path, address, data, anchor
+        #: Whether the name was given, and not looked up.
+        self.named = data is not None
+        self._known: tuple[LedgerState, Place] | None = None
 
-    def create(self, budget: Budget | None, measure: Measure = None) -> None:
-        """Begin a ledger; one that another process began in the meantime stays as it is.
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the database is there."""
+
+    @abstractmethod
+    def readable(self) -> AbstractContextManager[None]:
+        """A block that reads: what keeps it from being read, also a `ValueError`, is raised as
+        `BadInput`.
+        """
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """A `readable` block that sees the database at one moment, whatever others write
+        meanwhile.
+        """
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Transaction]:
+        """A block that is alone with the database. What it did is on the disk after its end; it did
+        nothing if it raises.
 
         Raises:
             BadInput: it can't be written.
         """
-        with self._alone():
-            if not self.path.exists():
-                self._begin(LedgerState(budget, measure))
 
-    def _begin(self, state: LedgerState) -> None:
-        """Write a database beside the path, and move it there: it is whole, or not there."""
-        draft = draft_of(self.path)
-        try:
-            draft.unlink(missing_ok=True)
-            connection = sqlite3.connect(draft, isolation_level=None)
-            try:
-                connection.execute("PRAGMA synchronous = EXTRA")
-                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-                _insert(connection, None, state, None)
-            finally:
-                connection.close()
-            draft.replace(self.path)
-        except (OSError, sqlite3.Error) as error:
-            raise self._explain_failed_write(error) from error
+    def names(self) -> list[str]:
+        """The data sets in it."""
+        with self.reading() as execute:
+            return _names(execute)
+
+    def begin(self, budget: Budget | None, measure: Measure = None, owner: str = "") -> None:
+        """Begin the data set's ledger; one that another process began meanwhile stays as it is.
+
+        Raises:
+            BadInput: it can't be written.
+        """
+        with self.writing() as execute:
+            if execute(_HEAD, self.data or DATA).fetchone() is None:
+                begin_ledger(execute, self.data or DATA, LedgerState(budget, measure, owner=owner))
 
     def read(self) -> LedgerState:
         """What it holds now.
@@ -167,10 +131,8 @@ class LedgerDatabase:
         Raises:
             BadInput: there is none, or it is damaged or edited.
         """
-        with self._readable():
-            if self._is_former():
-                return read_file(self.path)
-            return self._snapshot(self._connection())
+        with self.reading() as execute:
+            return self._read(execute)[0]
 
     def check(self) -> LedgerState:
         """What it holds now, after a look at all rows: also at those before the last whole state,
@@ -179,230 +141,112 @@ class LedgerDatabase:
         Raises:
             BadInput: as `read`.
         """
-        with self._readable():
-            if not self._is_former():
-                place = _Place(0, _START, 0, 0)
-                for row in self._connection().execute(_ROWS, (0,)):
-                    _, place = _follow(place, row)
-        return self.read()
+        with self.reading() as execute:
+            place = Place()
+            for row in _rows(execute, self._name(execute), place):
+                _, place = follow(place, row)
+            return self._read(execute)[0]
 
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
         """Read, change and write in one transaction; nothing is written if the body raises."""
-        with self._readable():
-            if self._is_former():
-                self._migrate()
-            connection = self._connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise self._explain_failed_write(error) from error
-        try:
-            with self._readable():
-                before, place = self._read(connection)
-            state = before.draft()
+        with self.writing() as execute:
+            with self.readable():
+                before, start = self._read(execute)
+            state, place = before.current(), start
             yield state
-            change = change_between(before, state)
-            try:
-                if change is None or change:
-                    place = _insert(connection, place, state, change)
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise self._explain_failed_write(error) from error
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+            name, change = self._name(execute), change_between(before, state)
+            if change is None or change:
+                row = next_row(name, start, state, change)
+                execute(_INSERT, *row)
+                _, place = follow(start, row)
         self._known = state, place
+        if self.anchor is not None and place != start:
+            self.anchor.keep(name, place.number, place.digest)
 
-    def _snapshot(self, connection: sqlite3.Connection) -> LedgerState:
-        """The state at one moment, whatever others write meanwhile."""
-        connection.execute("BEGIN")
-        try:
-            return self._read(connection)[0]
-        finally:
-            connection.execute("ROLLBACK")
+    def other(self, name: str) -> Self:
+        """The ledger of another data set in the same database."""
+        database = copy(self)
+        database.data, database._known, database.anchor = name, None, None
+        return database
 
-    def _read(self, connection: sqlite3.Connection) -> tuple[LedgerState, _Place]:
+    @abstractmethod
+    def key(self) -> bytes:
+        """The secret that the digests of rows are keyed with: made when it is asked for first."""
+
+    def _name(self, execute: Transaction) -> str:
+        """The data set's name."""
+        if self.data is None:
+            names = _names(execute)
+            if len(names) > 1:
+                raise BadInput(
+                    f"{self.path} holds ledgers of several data sets, {', '.join(names)[:150]}: "
+                    "say which one with data=NAME"
+                )
+            (self.data,) = names
+        return self.data
+
+    def _read(self, execute: Transaction) -> tuple[LedgerState, Place]:
         """The state, and how far it was read; rows that were read before are not read again."""
-        known = self._known
-        head = connection.execute(_HEAD).fetchone()
+        name, known = self._name(execute), self._known
+        head = execute(_HEAD, name).fetchone()
+        if head is None:
+            names = ", ".join(_names(execute))[:150]
+            raise BadInput(
+                f"{self.path} has no data set {name!r}: it holds {names}. Check the name, "
+                "or begin it with a budget"
+            )
         if known is not None:
             state, place = known
-            if head == (place.number, place.digest):
+            if tuple(head) == (place.number, place.digest):
                 return known
         else:
-            start = connection.execute(_LAST_WHOLE).fetchone()
+            start = execute(_LAST_WHOLE, name).fetchone()
             if start is None:
                 raise ValueError("it has no rows")
-            state, place = LedgerState(), _Place(start[0] - 1, start[1], 0, 0)
-        changes: list[Any] = []
-        for row in connection.execute(_ROWS, (place.number,)):
-            value, place = _follow(place, row)
-            if row[2]:  # the whole state
-                state, changes = read_state(value), []
-            else:
-                changes.append(value)
-        state = apply_changes(state, changes)
-        if head != (place.number, place.digest):
+            state, place = LedgerState(), Place(start[0] - 1, start[1])
+            self._compare_with_anchor(execute, name)
+        state, place = read_rows(_rows(execute, name, place), state, place)
+        if tuple(head) != (place.number, place.digest):
             raise ValueError("its last rows are gone, or others: perhaps a copy was put back")
         self._known = state, place
         return state, place
 
-    def _connection(self) -> sqlite3.Connection:
-        """This thread's connection in this process: SQLite's are not to be carried through a
-        fork.
-        """
-        stored = getattr(self._local, "connection", None)
-        if stored is not None and self._local.process == os.getpid():
-            if self._local.file != _file_of(
-                self.path
-            ):  # charges would go into a file that nothing reads
-                raise ValueError("the file was moved or replaced since it was opened")
-            return stored  # type: ignore[no-any-return]
-        connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode=rw",
-            uri=True,
-            timeout=_PATIENCE,
-            isolation_level=None,
-        )
-        connection.execute("PRAGMA synchronous = EXTRA")
-        application, version = (
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version")
-        )
-        if application != _APPLICATION:
-            raise ValueError("it is another program's database")
-        if version != _VERSION:
-            raise ValueError(f"its version is {version}, and this privlearn reads {_VERSION}")
-        if _triggers_of(connection) != _usual_triggers():
-            raise ValueError("what keeps its rows from being changed was taken away, or changed")
-        self._local.connection, self._local.process = connection, os.getpid()
-        self._local.file = _file_of(self.path)
-        return connection
-
-    def _is_former(self) -> bool:
-        """Whether the file is of version 0.1, and no database."""
-        if getattr(self._local, "connection", None) is not None:
-            return False
-        if not self.path.is_file():
-            raise BadInput(
-                f"there is no ledger {self.path}: begin one with Ledger.open(path, "
-                "pv.Budget(epsilon=E, delta=D))"
+    def _compare_with_anchor(self, execute: Transaction, name: str) -> None:
+        """Raise `ValueError` unless the ledger holds the row that its anchor keeps."""
+        kept = None if self.anchor is None else self.anchor.last(name)
+        if kept is None:
+            return
+        number, digest = kept
+        if execute(_DIGEST, name, number).fetchone() != (digest,):
+            raise ValueError(
+                f"its anchor keeps another row {number}, or a later one than it has: an older copy "
+                "was put back, or it is another ledger"
             )
-        with self.path.open("rb") as file:
-            return file.read(len(_MAGIC)) != _MAGIC
 
-    def _migrate(self) -> None:
-        """Put a ledger of version 0.1 into a database; its file stays beside it, as `PATH.0.1`."""
-        with self._alone():
-            if not self._is_former():
-                return  # another process did
-            state = read_file(self.path)
-            former = self.path.with_name(f"{self.path.name}.0.1")
-            if former.exists():
-                raise ValueError(f"it is of version 0.1, and {former} is there already")
-            os.link(self.path, former)
-            self._begin(state)
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """A block that reads: what keeps it from being read is told as bad input."""
-        try:
-            yield
-        except (OSError, ValueError, sqlite3.Error) as error:
-            if "locked" in str(error):
-                raise self._explain_failed_write(error) from error
-            raise BadInput(
-                f"{self.path} is not a ledger that can be trusted: {str(error)[:500]}. Bring back "
-                "the file as privlearn wrote it; what was spent can't be known without it"
-            ) from error
+def _names(execute: Transaction) -> list[str]:
+    names = [name for (name,) in execute(_NAMES)]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("it has no data set, or one without a name")
+    return names
 
-    def _explain_failed_write(self, error: Exception) -> BadInput:
-        """What keeps it from being written, as bad input."""
-        if "locked" in str(error):
-            return BadInput(
-                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try "
-                "again when that has ended"
-            )
-        return BadInput(
-            f"{self.path} cannot be written: {str(error)[:200]}. Nothing was charged or drawn. "
-            "Free some space, or choose a folder that you may write to",
-            path=str(self.path),
+
+def _rows(execute: Transaction, name: str, place: Place) -> Iterable[Row]:
+    return map(Row._make, execute(_ROWS, name, place.number))
+
+
+def begin_ledger(execute: Transaction, name: str, state: LedgerState) -> None:
+    """Begin the ledger of a data set with its first row."""
+    execute(_BEGIN, name, START)
+    execute(_INSERT, *next_row(name, Place(), state, None))
+
+
+def require_name(data: str) -> None:
+    """Raise `BadInput` unless a data set may be called so."""
+    if not 0 < len(data) <= _LONGEST_NAME or not data.isprintable() or data != data.strip():
+        raise BadInput(
+            f"the data set's name is {data[:60]!r}: expected 1 to {_LONGEST_NAME} printable "
+            "characters, without spaces at the ends",
+            data=data[:200],
         )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Alone among the processes that begin or migrate the ledger."""
-        lock = FileLock(f"{self.path}.lock", timeout=_PATIENCE)
-        try:
-            lock.acquire()
-        except (Timeout, OSError) as error:
-            raise BadInput(
-                f"{self.path}.lock cannot be had: {error}. A ledger needs a folder that you may "
-                "write to"
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
-
-
-def _triggers_of(connection: sqlite3.Connection) -> set[str]:
-    statements = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")
-    return {sql for (sql,) in statements}
-
-
-@cache
-def _usual_triggers() -> set[str]:
-    """The triggers of a new ledger."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(_SCHEMA)
-        return _triggers_of(connection)
-
-
-def _file_of(path: Path) -> tuple[int, int]:
-    """What tells a file from others, whatever it is called."""
-    about = path.stat()
-    return about.st_dev, about.st_ino
-
-
-def _follow(place: _Place, row: tuple[int, str, int, str, str, str]) -> tuple[Any, _Place]:
-    """What the next row holds, and its place.
-
-    Raises:
-        ValueError: it does not follow, or is not as it was written.
-    """
-    number, at, whole, content, previous, digest = row
-    if (number, previous) != (place.number + 1, place.digest):
-        raise ValueError(f"row {number} does not follow the one before: rows are gone, or others")
-    if digest != _digest(number, at, whole, content, previous):
-        raise ValueError(f"the digest of row {number} does not match: it was edited or damaged")
-    length = len(content)
-    sizes = (length, 0) if whole else (place.whole, place.since + length)
-    return loads(content.encode()), _Place(number, digest, *sizes)
-
-
-def _insert(
-    connection: sqlite3.Connection, place: _Place | None, state: LedgerState, change: Any | None
-) -> _Place:
-    """Append a change, or the whole state: where only that says it, or the changes have become as
-    long as it.
-    """
-    number = 1 if place is None else place.number + 1
-    previous = _START if place is None else place.digest
-    content = "" if change is None else json.dumps(change)
-    whole = place is None or change is None or place.since + len(content) > 2 * place.whole
-    if whole:
-        content = json.dumps(plain_state(state))
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    digest = _digest(number, at, int(whole), content, previous)
-    connection.execute(_INSERT, (number, at, int(whole), content, previous, digest))
-    if whole or place is None:
-        return _Place(number, digest, len(content), 0)
-    return _Place(number, digest, place.whole, place.since + len(content))
-
-
-def _digest(number: int, at: str, whole: int, content: str, previous: str) -> str:
-    fields = json.dumps([number, at, whole, content, previous])
-    return hashlib.sha256(fields.encode()).hexdigest()

@@ -9,11 +9,14 @@ from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Composed, Event, from_json, to_json
 from privlearn.core.accounting.filters import require_measure
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_state import NOTHING, LedgerState, RunEntry
 
 _LONGEST = 1000  # characters of a text
+#: Fields that entries of version 0.1 lack.
+_LATER = {"owner": "", "expires": ""}
 _TEXTS, _FLAGS, _EVENTS = (
-    ("id", "what", "by", "begun"),
+    ("id", "what", "by", "begun", *_LATER),
     ("open", "declared", "waiting"),
     ("approved", "spent"),
 )
@@ -24,6 +27,8 @@ def plain_state(state: LedgerState) -> dict[str, Any]:
     return {
         "budget": None if state.budget is None else asdict(state.budget),
         "measure": state.measure,
+        "owner": state.owner,
+        "versions": [version.to_json() for version in state.versions],
         **_scope(state),
         "entries": [_plain_entry(entry) for entry in state.entries],
     }
@@ -61,6 +66,10 @@ def change_between(before: LedgerState, after: LedgerState) -> dict[str, Any] | 
         for name, noted in after.changes.items()
     ]
     scope = {} if _scope(before) == _scope(after) else _scope(after)
+    if before.versions != after.versions:
+        if after.versions[:-1] != before.versions:
+            return None  # the oldest was dropped
+        scope["version"] = after.versions[-1].to_json()
     return {**scope, "entries": entries} if entries or scope else {}
 
 
@@ -77,6 +86,8 @@ def apply_changes(state: LedgerState, changes: list[Any]) -> LedgerState:
         for change in changes:
             if "adjacency" in change:
                 state.adjacency, state.unit = _read_scope(change)
+            if "version" in change:
+                state.versions = (*state.versions, DataVersion.from_json(change["version"]))
             for data in change["entries"]:
                 done = data.get("done")
                 if data["id"] != of_run or done is None:
@@ -109,7 +120,11 @@ def read_state(body: Any) -> LedgerState:
         adjacency, unit = _read_scope(body)
         measure = require_measure(body["measure"], budget)
         entries = [_entry(entry) for entry in body["entries"]]
-        return LedgerState(budget, measure, adjacency, unit, entries)
+        owner = body.get("owner", "")
+        if not isinstance(owner, str) or len(owner) > _LONGEST:
+            raise ValueError("its owner is no short text")
+        versions = tuple(map(DataVersion.from_json, body.get("versions", ())))
+        return LedgerState(budget, measure, adjacency, unit, entries, owner, versions)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has other fields than a ledger: {str(error)[:200]}") from error
 
@@ -122,6 +137,7 @@ def _read_scope(data: dict[str, Any]) -> tuple[Adjacency | None, PrivacyUnit | N
 
 
 def _entry(data: dict[str, Any]) -> RunEntry:
+    data = {**_LATER, **data}
     approved, spent = from_json(data["approved"]), from_json(data["spent"])
     texts = {name: data[name] for name in _TEXTS}
     flags = {name: data[name] for name in _FLAGS}

@@ -22,8 +22,8 @@ class LedgerStore(Protocol):
     """Where a ledger's state is."""
 
     @property
-    def path(self) -> Path | None:
-        """The file that it is in; None: it is gone with the process."""
+    def path(self) -> Path | str | None:
+        """The file, or the database's address, that it is in; None: it is gone with the process."""
         ...
 
     def read(self) -> LedgerState:
@@ -41,7 +41,7 @@ class LedgerStore(Protocol):
 class LedgerMemory:
     """A ledger that lives in one process."""
 
-    path: Path | None = None
+    path: Path | str | None = None
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class LedgerMemory:
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
         """Change it; nothing is changed if the body raises."""
-        draft = self._state.draft()
+        draft = self._state.current()
         yield draft
         self._state = draft
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import (
@@ -42,6 +42,9 @@ from privlearn.core.accounting.filters import (
 )
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
+
+if TYPE_CHECKING:
+    from privlearn.core.accounting.ledgers.data_versions import DataVersion
 
 NOTHING = Composed(())
 #: What is noted of a change: how many releases of an approved run are charged, or a charge by
@@ -69,6 +72,8 @@ class RunEntry:
         spent: what it was charged for; never less than what was drawn.
         declared: whether it was approved before anything in the ledger was released.
         waiting: whether it was approved ahead and has not begun.
+        owner: who alone may take up what waits; empty: everybody.
+        expires: when what waits is closed, in UTC; empty: never.
     """
 
     id: str
@@ -80,21 +85,32 @@ class RunEntry:
     spent: Composed
     declared: bool = False
     waiting: bool = False
+    owner: str = ""
+    expires: str = ""
 
     @classmethod
-    def new(cls, what: str, *, approved: Composed | None = None, waiting: bool = False) -> RunEntry:
+    def new(
+        cls,
+        what: str,
+        *,
+        approved: Composed | None = None,
+        waiting: bool = False,
+        owner: str = "",
+        expires: str = "",
+    ) -> RunEntry:
         """An entry of this moment and this user; open if something is approved for it."""
-        begun = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(
             secrets.token_hex(4),
             what,
             _user(),
-            begun,
+            now(),
             approved is not None,
             approved or NOTHING,
             NOTHING,
             False,
             waiting,
+            owner,
+            expires,
         )
 
     @property
@@ -126,6 +142,8 @@ class LedgerState:
         adjacency: the kind of neighbour of everything in it; None while it is empty.
         unit: whose data everything in it protects; None while it is empty.
         entries: in the order of their beginning.
+        owner: whose the data are, to be read by people.
+        versions: the rows that runs were on, the latest last.
     """
 
     budget: Budget | None = None
@@ -133,6 +151,8 @@ class LedgerState:
     adjacency: Adjacency | None = None
     unit: PrivacyUnit | None = None
     entries: list[RunEntry] = field(default_factory=list)
+    owner: str = ""
+    versions: tuple[DataVersion, ...] = ()
     #: Where each mechanism stands in what was counted last, so that the next charge need not look
     #: at all of it.
     _places: tuple[Composed, dict[Mechanism, int]] = field(
@@ -145,6 +165,14 @@ class LedgerState:
     def draft(self) -> LedgerState:
         """A state to change, which leaves this one as it is and notes what is changed."""
         return replace(self, entries=list(self.entries), changes={})
+
+    def current(self) -> LedgerState:
+        """A draft of this moment: what waited past its time is closed."""
+        state, moment = self.draft(), now()
+        for entry in self.entries:
+            if entry.waiting and entry.expires and entry.expires <= moment:
+                state.close(entry)
+        return state
 
     @property
     def event(self) -> Composed:
@@ -287,10 +315,13 @@ class LedgerState:
             self.charge(self.entry(id), event)
 
     def waiting(self, event: Event) -> RunEntry | None:
-        """An entry that was approved ahead for just `event`, and has not begun."""
-        return next(
-            (entry for entry in self.entries if entry.waiting and entry.approved == event), None
-        )
+        """An entry that was approved ahead for just `event`, for this user or everybody, and has
+        not begun.
+        """
+        for entry in self.entries:
+            if entry.waiting and entry.approved == event and entry.owner in ("", _user()):
+                return entry
+        return None
 
     @property
     def protects(self) -> PrivacyUnit:
@@ -456,6 +487,25 @@ def first(event: Composed, charges: int) -> Composed:
 def _count_mechanisms(event: Composed) -> Composed:
     """`event` without its order: every mechanism once, with its number."""
     return compose(Repeated(leaf, times) for leaf, times in tally(event).items())
+
+
+def now() -> str:
+    """This moment in UTC, as entries hold it: later ones are later in the alphabet."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def moment(time: datetime) -> str:
+    """A time to come, as `now`.
+
+    Raises:
+        BadInput: it has no zone, or is past.
+    """
+    if time.tzinfo is None or time <= datetime.now(UTC):
+        raise BadInput(
+            f"expires is {time.isoformat()}: expected a time to come with its zone, such as "
+            "datetime.now(UTC) + timedelta(days=30)"
+        )
+    return time.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def _user() -> str:

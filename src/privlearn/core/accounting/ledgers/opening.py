@@ -1,0 +1,61 @@
+"""This file opens the ledger of a data set where its address says that it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.filters import Measure, require_measure
+from privlearn.core.accounting.ledgers.anchors import Anchor, anchor_at
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.errors import BadInput
+
+
+def database_at(
+    address: str | Path, data: str | None = None, anchor: Anchor | str | Path | None = None
+) -> LedgerDatabase:
+    """The ledger at `address`, which need not be there yet."""
+    anchor = anchor_at(anchor) if isinstance(anchor, str | Path) else anchor
+    return LedgerFile(address, data, anchor)
+
+
+def open_database(
+    address: str | Path,
+    budget: Budget | None,
+    measure: Measure,
+    *,
+    create: bool,
+    data: str | None,
+    owner: str = "",
+    anchor: Anchor | str | Path | None = None,
+) -> LedgerDatabase:
+    """The ledger at `address`, begun if it isn't there: see `Ledger.open`.
+
+    Raises:
+        BadInput: there is none, it can't be read or written, or it has another budget or measure.
+    """
+    database = database_at(address, data, anchor)
+    there = database.exists()
+    if not there and budget is None and not create:
+        raise BadInput(
+            f"there is no ledger {database.path}: check the name; or begin one with its budget, "
+            "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one without a "
+            "limit that only records"
+        )
+    if not there or (data is not None and (budget is not None or create)):
+        database.begin(budget, require_measure(measure, budget), owner)
+    state = database.read()
+    if budget is not None and state.budget != budget:
+        raise BadInput(
+            f"{database.path} has "
+            f"{f'a budget of {state.budget}' if state.budget else 'no budget'}, and {budget} was "
+            "given: a ledger's budget is fixed. Leave it out, or begin another ledger"
+        )
+    if measure is not None and state.measure != measure:
+        raise BadInput(
+            f"{database.path} has the measure {state.measure or 'that suits its first run'}, and "
+            f"{measure} was given: a ledger's measure is fixed. Leave it out, or begin another "
+            "ledger"
+        )
+    return database
