@@ -22,7 +22,8 @@ from privlearn.data.torch_rows import resampled
 from privlearn.errors import BadInput, warn
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
-from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
+from privlearn.runs.given import ComputeArguments, world_of
+from privlearn.runs.optimizer_parameters import require_optimizer_of
 from privlearn.training.loop_losses import of_model
 from privlearn.training.planning import plan_of
 from privlearn.training.privacy_config import (

@@ -17,6 +17,7 @@ from privlearn.core.accounting.events import Event, Repeated, compose, tally
 from privlearn.core.accounting.filters import PrivacyFilter, fits
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.ledgers.fit import least_budget
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_state import LISTED, RunEntry
 from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
@@ -410,7 +411,7 @@ def check_what_filters_cost() -> None:
             whole = compose([run] * times)
             price = accountant.guarantee(whole, ADD, DELTA).epsilon
             assert math.isclose(price, if_fixed, abs_tol=2e-3), price
-            least = filters.least_budget(Budget(price, DELTA), compose([run]), whole, ADD)
+            least = least_budget(Budget(price, DELTA), compose([run]), whole, ADD)
             assert math.isclose(least.epsilon or 0.0, if_chosen, abs_tol=2e-3), least
             ledger = Ledger(Budget((least.epsilon or 0.0) * (1 + 1e-6), DELTA))
             for _ in range(times):

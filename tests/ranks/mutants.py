@@ -8,7 +8,7 @@ from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
 from privlearn.publishing import publish
-from privlearn.runs import checkpoint, code_digest, process_group, ranks, session
+from privlearn.runs import code_digest, fact_texts, process_group, ranks, session
 from privlearn.sklearn import spending
 from privlearn.training import base_run, task
 from privlearn.training import run as dpsgd
@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "a message tells of rows",
-        checkpoint.tells_no_data,
+        fact_texts.tells_no_data,
         "is None",
         "is not False",
         DIFFER,

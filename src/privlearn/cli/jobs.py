@@ -24,6 +24,7 @@ from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.opening import database_at
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World
@@ -125,9 +126,7 @@ class Opened:
         kept.require_state(request.resume)
         key = None if request.sign is None else read_private(request.sign)
         what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
-        ledger = (
-            None if request.ledger is None else _open_ledger(request.ledger, what, request.delta)
-        )
+        ledger = None if request.ledger is None else _open_ledger(request, what)
         return cls(request, out, key, ledger, kept, started)
 
     @classmethod
@@ -162,23 +161,26 @@ class Opened:
         return self.kept.streams(self.request)
 
 
-def _open_ledger(path: str, what: str, delta: float) -> Ledger:
-    """The ledger in the file at `path`, begun if it isn't there.
+def _open_ledger(request: Request, what: str) -> Ledger:
+    """The ledger that a run names, begun if it isn't there.
 
     Raises:
         BadInput: it isn't there, and a ledger beside it has nearly that name: a misspelt one would
             refuse nothing.
     """
-    new = not Path(path).exists()
-    if new and (near := _similar_ledger(Path(path))):
+    path, data_set, delta = request.ledger, request.ledger_data, request.delta
+    there = database_at(path).exists()
+    if not there and (near := _similar_ledger(Path(path))):
         raise BadInput(
             f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "
             f"data is begun by `privlearn ledger {path} --epsilon E`"
         )
-    ledger = Ledger.open(path, what=what, create=True)
+    new = not there or (data_set is not None and data_set not in database_at(path).names())
+    ledger = Ledger.open(path, what=what, create=True, data_set=data_set, anchor=request.anchor)
     if new:
+        began = f"the ledger {path}" if data_set is None else f"{data_set!r} in the ledger {path}"
         screen.notes.print(
-            f"began the ledger {path}, which only records, so there is no guarantee for several "
+            f"began {began}, which only records, so there is no guarantee for several "
             "runs together: one with a budget is begun under another name, by `privlearn ledger "
             "FILE --epsilon E`"
         )

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, final
 
 from privlearn.methods import METHODS
@@ -98,6 +99,20 @@ def by_class(text: str) -> dict[str, float] | str:
 def column_list(text: str) -> tuple[str, ...]:
     """Names of columns, with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def expiry(text: str) -> datetime:
+    """The end of a day, or a time, in UTC if it names no zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} cannot be read: expected a day such as 2027-01-31, or a day and a time "
+            "such as 2027-01-31T18:00"
+        ) from None
+    if "T" not in text and " " not in text:
+        time += timedelta(days=1)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @final

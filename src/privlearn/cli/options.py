@@ -14,6 +14,7 @@ from privlearn.cli.option import (
     Option,
     by_class,
     column_list,
+    expiry,
     group_of,
     paid_budget,
     value_range,
@@ -238,6 +239,19 @@ _CONFIG = group_of(
     part="plan",
 )
 
+_LEDGER_DATA = Option(
+    "ledger-data",
+    "NAME",
+    "with --ledger: the data set that the rows are of, where it holds several; a new name begins "
+    "one",
+    argument="data_set",
+)
+_ANCHOR = Option(
+    "anchor",
+    "WHERE",
+    "with --ledger: a file outside of it, or command:PROGRAM, that keeps the ledger's head after "
+    "each charge: an older copy that is put back is refused",
+)
 _NORMALISE = Option(
     "normalise",
     "SPEC",
@@ -326,6 +340,19 @@ _KEY = Option(
 )
 _OTHERS = (
     Option("folder", "DIR", "a published model", commands=("verify", "predict"), flag=False),
+    Option(
+        "ledger",
+        "FILE",
+        "say where in this ledger the folder was published; refuse it if nowhere",
+        commands=("verify",),
+    ),
+    Option(
+        "ledger-data",
+        "NAME",
+        "with --ledger: the data set, where it holds several",
+        commands=("verify",),
+        argument="data_set",
+    ),
     _KEY,
     *group_of(
         None,
@@ -651,6 +678,25 @@ def _without_data() -> tuple[Option, ...]:
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
         Option("ledger", "FILE", "say whether a ledger has room, and for how many such runs"),
+        _LEDGER_DATA,
+        _ANCHOR,
+        Option(
+            "approve",
+            None,
+            "set this run aside in --ledger, as fixed beforehand if nothing was released yet; "
+            "`train` with the same plan takes it up",
+            bool,
+            False,
+        ),
+        Option(
+            "owner", "USER", "with --approve: who alone may run it (default: everybody)", str, ""
+        ),
+        Option(
+            "expires",
+            "DATE",
+            "with --approve: until when it waits, as 2027-01-31 or with a time, in UTC",
+            expiry,
+        ),
         Option(
             "serve",
             None,
@@ -704,6 +750,8 @@ _RUN = group_of(
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
+    _LEDGER_DATA,
+    _ANCHOR,
     Option(
         "resume", None, "go on with an interrupted run, as if nothing had happened", bool, False
     ),

@@ -28,8 +28,8 @@ from privlearn.cli.request import Request, parse
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import compose
-from privlearn.core.accounting.filters import least_budget
 from privlearn.core.accounting.guarantee import rounded_up
+from privlearn.core.accounting.ledgers.fit import least_budget
 from privlearn.core.accounting.tradeoff import RATES, percent_up, tradeoff
 from privlearn.core.plan import Plan
 from privlearn.errors import BadInput, PrivlearnError

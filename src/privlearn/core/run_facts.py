@@ -51,6 +51,7 @@ class RunFacts(TypedDict, total=False):
     labels: list[str]
     public_start: PublicStart
     paid_metrics: Positive
+    ledger_head: Digest
 
 
 class Validations(TypedDict):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
 #: The fact that test metrics were released with noise: its multiplier.
 PAID = "paid_metrics"
+#: The fact that holds the digest of the last row of the run's ledger when it was published.
+HEAD = "ledger_head"
 #: Of the whole form. It changes whenever the meaning of a certificate would.
 VERSION = 2
 _FORMAT = "privlearn-certificate"

@@ -168,6 +168,7 @@ def publish(
         "method": result.method,
         **result.facts,
         **({certificate.PAID: paid.noise} if paid else {}),
+        **({certificate.HEAD: head} if (head := result.ledger.head) else {}),
     }
     config = model.describe(result, model_spec, classes)
     files = (

@@ -9,13 +9,13 @@ from typing import Any
 from privlearn._checks import printable
 from privlearn._storage import digest, loads
 from privlearn.publishing import model
-from privlearn.publishing.certificate import PAID
+from privlearn.publishing.certificate import HEAD, PAID
 from privlearn.publishing.folder import CONFIG, Contents
 from privlearn.runs.result import Result
 
-#: Facts that no training of one process makes again: the publisher's, and how many processes there
-#: were.
-ELSEWHERE = frozenset({PAID, "public_start", "processes"})
+#: Facts that no training of one process makes again: the publisher's, those of its ledger, and how
+#: many processes there were.
+ELSEWHERE = frozenset({PAID, HEAD, "public_start", "processes"})
 
 
 def other_certificate(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -417,28 +416,12 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
     """
     then = {**saved.plain["facts"], **{name: now.get(name) for name in saved.elsewhere}}
     if then != now:
+        from privlearn.runs.fact_texts import differences  # for the words of a refusal
+
         raise BadInput(
             f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began "
             "with, or delete it and begin anew (what it was charged stays charged)"
         )
-
-
-def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What differs between the facts of two runs, in words."""
-    differ = [name for name in now if then.get(name) != now[name]]
-    differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
-    said = (
-        f"its {name} was {then.get(name)} and is {now[name]}"
-        if len(str(then.get(name))) + len(now[name]) < 200 and tells_no_data(now[name])
-        else f"its {name} differs"
-        for name in differ
-    )
-    return "; ".join(said) or "it has other settings"
-
-
-def tells_no_data(fact: str) -> bool:
-    """Whether a fact has no digest in it, which is as secret as the rows that it is of."""
-    return re.search("[0-9a-f]{64}", fact) is None
 
 
 def whole_text(value: object) -> str:

@@ -164,19 +164,15 @@ class Session:
         rows: AllRows | Dataset | Sequence[Any] | None,
         declared: int | None = None,
     ) -> None:
-        """Say what the examples are, before anything is charged: see `warn_of_target` and
-        `Ledger.require_data`.
+        """Say what the examples are, before anything is charged.
 
         Args:
-            present, declared: how many there are, as of `warn_of_target`.
+            present, declared: how many there are: see `warn_of_target`.
             rows: the rows by index, or tensors and arrays with one row for each; None: they are not
-                compared with those of earlier runs.
+                compared with those of the ledger's earlier runs.
 
         Raises:
             BadInput: the ledger is for other rows.
-
-        Warns:
-            PrivacyWarning: the target promises next to nothing to one of them.
         """
         self._counted = True
         if not self.charged:
@@ -186,7 +182,7 @@ class Session:
         self.world.once(lambda: self._require_data(rows), "the rows of the ledger")
 
     def _require_data(self, rows: AllRows | Dataset | Sequence[Any] | None) -> None:
-        if self.ledger.path and rows is not None:
+        if self.ledger.path:
             from privlearn.runs.row_digests import require_rows  # for ledgers that outlive the run
 
             require_rows(self.ledger, rows)

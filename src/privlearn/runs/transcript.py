@@ -26,7 +26,8 @@ from privlearn._storage import canonical, loads, write_durably
 from privlearn.core.sampling import Indices
 from privlearn.core.streams import CIPHER, Streams
 from privlearn.errors import BadInput, first_line
-from privlearn.runs.checkpoint import Checkpoint, Saved, differences, head_of, packed, unpacked
+from privlearn.runs.checkpoint import Checkpoint, Saved, head_of, packed, unpacked
+from privlearn.runs.fact_texts import differences
 
 COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
 _FORMAT = "privlearn-commitment"

@@ -16,9 +16,9 @@ from privlearn.core.accounting import accountant
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.events import Event, Repeated, compose
-from privlearn.core.accounting.filters import least_budget
 from privlearn.core.accounting.guarantee import Guarantee, require_same
 from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.ledgers.fit import least_budget
 from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import require_one_process

@@ -49,7 +49,6 @@ from privlearn.runs.given import (
     optimizer_from,
     require_changeable,
     require_finite,
-    require_optimizer_of,
     require_public_numbers,
     require_rows_once,
     require_same_examples,
@@ -321,6 +320,8 @@ class Task:
                 parameters.
         """
         if isinstance(given, torch.optim.Optimizer):
+            from privlearn.runs.optimizer_parameters import require_optimizer_of  # of scripts
+
             require_optimizer_of(given, self.network)
             return optimizer_from(lambda parameters: given, self.parameters)
         if given is not None:

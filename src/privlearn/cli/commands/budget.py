@@ -19,6 +19,7 @@ from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.opening import database_at
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput
@@ -49,17 +50,34 @@ def run(request: Request) -> int:
 
 
 def _fit(plan: Planned, request: Request) -> dict[str, Any]:
-    """Whether a ledger has room for the plan, if one is named."""
+    """Whether a ledger has room for the plan, if one is named; the plan is approved if that is
+    asked for.
+    """
     if request.ledger is None:
+        if request.approve:
+            raise BadInput("--approve needs the ledger that the run is to be charged to: --ledger")
         return {}
-    if not Path(request.ledger).exists():
+    if not database_at(request.ledger).exists():
         raise BadInput(
             f"there is no ledger {request.ledger}: check the name, or begin one with `privlearn "
             f"ledger {request.ledger} --epsilon E --delta D`"
         )
-    fit = Ledger.open(request.ledger).fits(plan)
+    ledger = Ledger.open(
+        request.ledger,
+        what="approved beforehand",
+        data_set=request.ledger_data,
+        anchor=request.anchor,
+    )
+    fit = ledger.fits(plan)
     text = in_options(str(fit), request.command)
-    return {"room": {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": text}}
+    room = {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": text}
+    if request.approve:
+        ledger.approve(plan, owner=request.owner, expires=request.expires)
+        until = "" if request.expires is None else f" until {request.expires:%Y-%m-%d %H:%M} UTC"
+        by = request.owner or "anyone"
+        room |= {"approved": True}
+        room["text"] += f"; it is approved, and waits for {by} to run it{until}"
+    return {"room": room}
 
 
 def _require_no_ledger(request: Request) -> None:

@@ -4,22 +4,28 @@ keys to sign.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit, readable
-from privlearn.publishing import signing
-from privlearn.publishing.folder import RELEASED
+from privlearn.core.accounting.ledgers.opening import database_at
+from privlearn.publishing import certificate, signing
+from privlearn.publishing.folder import CERTIFICATE, RELEASED
 from privlearn.publishing.verify import Verification, verify
 
 
 def run(request: Request) -> int:
     """Print the result; 1 if anything does not agree."""
     checked = verify(request.folder, key=request.key)
+    place = _find_in_ledger(request) if request.ledger is not None and checked.ok else None
+    if place is not None and place["row"] is None:
+        checked = replace(checked, ok=False, problems=[*checked.problems, place["text"]])
     if request.json:
-        screen.print_json(asdict(checked))
+        in_ledger = {} if place is None else {"ledger": place}
+        screen.print_json({**asdict(checked), **in_ledger})
         return 0 if checked.ok else 1
     out = screen.answers
     name = screen.plain(request.folder)
@@ -39,6 +45,8 @@ def run(request: Request) -> int:
                 f"That is {checked.runs}. This run by itself costs epsilon "
                 f"{readable(checked.run_epsilon)}."
             )
+        if place is not None:
+            out.print(screen.plain(place["text"]))
         out.print(
             "This proves the arithmetic, and that the files are those of the certificate. That "
             "this was the run is the publisher's word."
@@ -51,6 +59,25 @@ def run(request: Request) -> int:
     for warning in checked.warnings:
         out.print(f"{screen.style('yellow')}warning{screen.END}: {screen.plain(warning)}")
     return 0 if checked.ok else 1
+
+
+def _find_in_ledger(request: Request) -> dict[str, Any]:
+    """Where in a ledger a folder was published: its certificate holds the digest of the last row of
+    that moment.
+    """
+    file = Path(request.folder) / CERTIFICATE
+    head = certificate.parse(file.read_bytes())["facts"].get(certificate.HEAD)
+    database = database_at(request.ledger, request.ledger_data)
+    database.check()
+    last, _ = database.head()
+    row = None if head is None else database.number_of(head)
+    text = (
+        f"the certificate was made with another ledger than {request.ledger}, or with rows that it "
+        "has no more"
+        if row is None
+        else f"It was published after row {row} of the ledger {request.ledger}, which has {last}."
+    )
+    return {"file": str(request.ledger), "row": row, "rows": last, "text": text}
 
 
 def _who(checked: Verification, key: str | None) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -282,26 +281,6 @@ def require_measure(measure: Measure, budget: Budget | None) -> Measure:
             "order one of epsilon"
         )
     return measure
-
-
-def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency) -> Budget:
-    """The least epsilon at which a ledger whose first run is `first` lets runs through that come to
-    `total`.
-
-    Args:
-        fixed: the budget that would do if all were fixed beforehand, of epsilon.
-        first: what the first run is charged.
-        total: what all runs are charged, the first included.
-        adjacency: the kind of neighbour.
-    """
-    assert fixed.epsilon is not None
-
-    def enough(epsilon: float) -> bool:
-        limit = of_ledger(replace(fixed, epsilon=epsilon), first, adjacency, None)
-        return limit is not None and fits(limit, total)
-
-    low, high = bracket(enough, fixed.epsilon, low=fixed.epsilon)
-    return replace(fixed, epsilon=bisect(enough, low, high, 1e-6, geometric=True)[1])
 
 
 def described(limit: Limit) -> str:

@@ -22,7 +22,7 @@ from privlearn.core.accounting.events import Composed, Event, Mechanism, compose
 from privlearn.core.accounting.filters import Limit, Measure, require_measure
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.core.accounting.ledgers.ledger_run import LedgerMemory, LedgerRun, LedgerStore
-from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry, first, moment
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry, first
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Ledger(Described):
         what: str = "",
         create: bool = False,
         measure: Measure = None,
-        data: str | None = None,
+        data_set: str | None = None,
         owner: str = "",
         anchor: Anchor | str | Path | None = None,
     ) -> Ledger:
@@ -153,8 +153,8 @@ class Ledger(Described):
             what: what its charges are for, to be read by people.
             create: begin a ledger that only records, without a limit, if none is there. Otherwise a
                 name with a slip in it would be another ledger, on which nothing is ever refused.
-            data: the name of the data set whose ledger it is; begun if it isn't there and a budget
-                is given. None: the one data set that the file has.
+            data_set: the data set whose ledger it is; begun if it isn't there and a budget is
+                given. None: the one data set that the file has.
             owner: of a new ledger: whose the data are, to be read by people.
             anchor: where the ledger's head is kept outside of it: a file, `command:PROGRAM`, or an
                 object with `last` and `keep`. It gets the head after each charge, before anything
@@ -168,7 +168,7 @@ class Ledger(Described):
         from privlearn.core.accounting.ledgers.opening import open_database
 
         database = open_database(
-            path, budget, measure, create=create, data=data, owner=owner, anchor=anchor
+            path, budget, measure, create=create, data_set=data_set, owner=owner, anchor=anchor
         )
         ledger = cls.__new__(cls)
         ledger._begin(database, what)
@@ -178,6 +178,12 @@ class Ledger(Described):
     def path(self) -> Path | str | None:
         """The file, or the database's address, that it lives in, if it lives in one."""
         return self._run.store.path
+
+    @property
+    def head(self) -> str | None:
+        """The digest of its last row, if it outlives the process."""
+        store: Any = self._run.store
+        return store.head()[1] if self.path else None
 
     @property
     def run(self) -> str | None:
@@ -295,22 +301,15 @@ class Ledger(Described):
         return fit(self._state().current(), self.require_room, plan)
 
     def require_data(self, digests: NDArray[np.uint64]) -> None:
-        """Note which rows the next run is on; of a ledger that outlives its process.
+        """Note which rows the next run is on, or refuse them (`recognition.recognise`).
 
         Args:
             digests: one of each row, shape (rows,).
-
-        Raises:
-            BadInput: earlier runs were on other rows, and the data set was not named.
-
-        Warns:
-            DataWarning: some rows have changed, or are in another data set, too.
         """
-        if self.path:
-            from privlearn.core.accounting.ledgers.recognition import recognise  # as `open`
+        from privlearn.core.accounting.ledgers.recognition import recognise  # as `open`
 
-            database: Any = self._run.store
-            recognise(database, digests)
+        store: Any = self._run.store
+        recognise(store, digests)
 
     @checked
     def approve(self, *plans: Planned, owner: str = "", expires: datetime | None = None) -> None:
@@ -338,7 +337,9 @@ class Ledger(Described):
                 "other_plan)"
             )
         self._require_own_process()
-        until = "" if expires is None else moment(expires)
+        from privlearn.core.accounting.ledgers.reservations import moment  # of people's plans
+
+        until = moment(expires)
         with self._run.store.editing() as state:
             for plan in plans:
                 event = compose([plan.event()])
@@ -489,7 +490,7 @@ class Ledger(Described):
                 "again. Keep it in a file: Ledger.open(path)"
             )
         store: Any = self._run.store
-        opened = partial(Ledger.open, what=self._what, data=store.data, anchor=store.anchor)
+        opened = partial(Ledger.open, what=self._what, data_set=store.data, anchor=store.anchor)
         return opened, (store.address,)
 
     def _summary(self) -> Summary:

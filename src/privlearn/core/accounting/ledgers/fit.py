@@ -1,4 +1,6 @@
-"""This file says whether a ledger has room for a plan, and for how many runs of it."""
+"""This file says whether a ledger has room for a plan, and for how many runs of it; and which
+budget would have room.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from privlearn.core.accounting.account import Planned
-from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated
+from privlearn.core.accounting.filters import fits, of_ledger
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
-from privlearn.core.accounting.searches import largest
+from privlearn.core.accounting.searches import bisect, bracket, largest
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
 
 #: Runs that are counted, at most.
@@ -69,3 +74,23 @@ def fit(state: LedgerState, require_room: Callable[..., None], plan: Planned) ->
         return True
 
     return Fit(max(1, largest(has_room, _MOST)))
+
+
+def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency) -> Budget:
+    """The least epsilon at which a ledger whose first run is `first` lets runs through that come to
+    `total`.
+
+    Args:
+        fixed: the budget that would do if all were fixed beforehand, of epsilon.
+        first: what the first run is charged.
+        total: what all runs are charged, the first included.
+        adjacency: the kind of neighbour.
+    """
+    assert fixed.epsilon is not None
+
+    def enough(epsilon: float) -> bool:
+        limit = of_ledger(replace(fixed, epsilon=epsilon), first, adjacency, None)
+        return limit is not None and fits(limit, total)
+
+    low, high = bracket(enough, fixed.epsilon, low=fixed.epsilon)
+    return replace(fixed, epsilon=bisect(enough, low, high, 1e-6, geometric=True)[1])

@@ -43,6 +43,7 @@ _ROWS = (
     "SELECT data, number, at, whole, content, previous, digest FROM change "
     "WHERE data = ? AND number > ? ORDER BY number"
 )
+_NUMBER = "SELECT number FROM change WHERE data = ? AND digest = ?"
 _DIGEST = "SELECT digest FROM change WHERE data = ? AND number = ?"
 _BEGIN = "INSERT INTO head VALUES (?, 0, ?)"
 _INSERT = "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -147,6 +148,18 @@ class LedgerDatabase(ABC):
                 _, place = follow(place, row)
             return self._read(execute)[0]
 
+    def head(self) -> tuple[int, str]:
+        """The number and the digest of the last row."""
+        with self.reading() as execute:
+            place = self._read(execute)[1]
+        return place.number, place.digest
+
+    def number_of(self, digest: str) -> int | None:
+        """The number of the row with this digest; None if there is none."""
+        with self.reading() as execute:
+            row = execute(_NUMBER, self._name(execute), digest).fetchone()
+        return None if row is None else int(row[0])
+
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
         """Read, change and write in one transaction; nothing is written if the body raises."""
@@ -181,7 +194,7 @@ class LedgerDatabase(ABC):
             if len(names) > 1:
                 raise BadInput(
                     f"{self.path} holds ledgers of several data sets, {', '.join(names)[:150]}: "
-                    "say which one with data=NAME"
+                    "say which one with data_set=NAME"
                 )
             (self.data,) = names
         return self.data

@@ -33,7 +33,7 @@ from privlearn.core.accounting.ledgers.ledger_database import (
 )
 from privlearn.core.accounting.ledgers.ledger_rows import START
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivlearnError
 
 _PATIENCE = 30.0  # seconds to wait for another process
 _VERSION = 2
@@ -281,6 +281,8 @@ class LedgerFile(LedgerDatabase):
         """A block that reads: what keeps it from being read is told as bad input."""
         try:
             yield
+        except PrivlearnError:
+            raise
         except (OSError, ValueError, sqlite3.Error) as error:
             if "locked" in str(error):
                 raise self._explain_failed_write(error) from error

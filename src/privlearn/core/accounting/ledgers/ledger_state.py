@@ -494,20 +494,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def moment(time: datetime) -> str:
-    """A time to come, as `now`.
-
-    Raises:
-        BadInput: it has no zone, or is past.
-    """
-    if time.tzinfo is None or time <= datetime.now(UTC):
-        raise BadInput(
-            f"expires is {time.isoformat()}: expected a time to come with its zone, such as "
-            "datetime.now(UTC) + timedelta(days=30)"
-        )
-    return time.astimezone(UTC).isoformat(timespec="seconds")
-
-
 def _user() -> str:
     try:
         return getpass.getuser()

@@ -26,7 +26,7 @@ def open_database(
     measure: Measure,
     *,
     create: bool,
-    data: str | None,
+    data_set: str | None,
     owner: str = "",
     anchor: Anchor | str | Path | None = None,
 ) -> LedgerDatabase:
@@ -35,7 +35,7 @@ def open_database(
     Raises:
         BadInput: there is none, it can't be read or written, or it has another budget or measure.
     """
-    database = database_at(address, data, anchor)
+    database = database_at(address, data_set, anchor)
     there = database.exists()
     if not there and budget is None and not create:
         raise BadInput(
@@ -43,7 +43,7 @@ def open_database(
             "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one without a "
             "limit that only records"
         )
-    if not there or (data is not None and (budget is not None or create)):
+    if not there or (data_set is not None and (budget is not None or create)):
         database.begin(budget, require_measure(measure, budget), owner)
     state = database.read()
     if budget is not None and state.budget != budget:

@@ -57,10 +57,11 @@ def recognise(database: LedgerDatabase, digests: NDArray[np.uint64]) -> None:
     if share is not None and share < _CHANGED and not database.named:
         raise BadInput(_refusal(version, database))
     if share is not None:
+        many = f"about {share:.0%}" if share > _SHARED else "next to none"
         warn(
-            f"of these rows and those that runs of the data set {database.data!r} were on, about "
-            f"{share:.0%} are in both. The ledger {database.path} counts them as one data set: "
-            "right if they are of the same persons. Begin another data set with data=NAME",
+            f"of these rows and those that runs of the data set {database.data!r} were on, {many} "
+            f"are in both. The ledger {database.path} counts them as one data set: right if they "
+            "are of the same persons. Begin another data set with data_set=NAME",
             DataWarning,
         )
     with database.editing() as state:
@@ -77,8 +78,8 @@ def _refusal(version: DataVersion, database: LedgerDatabase) -> str:
     return (
         f"the ledger {database.path} is for other rows: next to none of these are among those that "
         f"runs of its data set {database.data!r} were on"
-        f"{f', and many are in {near[0]!r}' if near else ''}. Name the data set with data=NAME: a "
-        f"new name begins one, and {database.data!r} says that they belong there"
+        f"{f', and many are in {near[0]!r}' if near else ''}. Name the data set with "
+        f"data_set=NAME: a new name begins one, and {database.data!r} says that they belong there"
     )
 
 
