@@ -109,7 +109,7 @@ def _line(data: str, number: int, digest: str) -> str:
 
 
 def _last_head(lines: str, data: str, where: str) -> tuple[int, str] | None:
-    for line in reversed(lines.splitlines()):
+    for line in reversed([line for line in lines.splitlines() if line.strip()]):
         number, _, rest = line.partition(" ")
         digest, _, name = rest.partition(" ")
         if not number.isdigit() or len(digest) != _DIGITS:
