@@ -175,7 +175,13 @@ def _open_ledger(request: Request, what: str) -> Ledger:
             f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "
             f"data is begun by `privlearn ledger {path} --epsilon E`"
         )
-    new = not there or (data_set is not None and data_set not in database_at(path).names())
+    names = database_at(path).names() if there else []
+    new = not there or (data_set is not None and data_set not in names)
+    if new and (alike := get_close_matches(data_set or "", names, cutoff=0.8)):
+        raise BadInput(
+            f"the ledger {path} has no data set {data_set!r}, and has {alike[0]!r}: check the "
+            f"name. `privlearn ledger {path} --ledger-data {data_set} --epsilon E` begins one"
+        )
     ledger = Ledger.open(path, what=what, create=True, data_set=data_set, anchor=request.anchor)
     if new:
         began = f"the ledger {path}" if data_set is None else f"{data_set!r} in the ledger {path}"
