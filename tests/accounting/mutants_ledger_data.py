@@ -4,7 +4,7 @@ budgets that mix, copies that are believed.
 
 from __future__ import annotations
 
-from privlearn.core.accounting.ledgers import data_versions, recognition, reservations
+from privlearn.core.accounting.ledgers import anchors, data_versions, recognition, reservations
 from privlearn.core.accounting.ledgers.anchors import FileAnchor
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
@@ -121,6 +121,13 @@ MUTANTS = [
         ANCHORED,
     ),
     Mutant(
+        "the last line of an anchor is its latest row",
+        anchors._last_head,
+        "int(number) > last[0]",
+        "True",
+        ANCHORED,
+    ),
+    Mutant(
         "an anchor is not kept",
         LedgerDatabase.editing,
         "if self.anchor is not None and place != start:",
@@ -137,7 +144,7 @@ MUTANTS = [
     Mutant(
         "anybody begins what is reserved",
         LedgerState.waiting,
-        'and entry.owner in ("", _user())',
+        'if entry.owner in ("", _user())',
         "",
         WAITING,
     ),

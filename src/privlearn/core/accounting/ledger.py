@@ -156,9 +156,8 @@ class Ledger(Described):
             data_set: the data set whose ledger it is; begun if it isn't there and a budget is
                 given. None: the one data set that the file has.
             owner: of a new ledger: whose the data are, to be read by people.
-            anchor: where the ledger's head is kept outside of it: a file, `command:PROGRAM`, or an
-                object with `last` and `keep`. It gets the head after each charge, before anything
-                is drawn; a ledger that lacks what it kept is refused.
+            anchor: where the head is kept outside of the ledger (`anchors`): a file, or
+                `command:PROGRAM`. A ledger that lacks what was kept is refused.
 
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget
@@ -301,11 +300,7 @@ class Ledger(Described):
         return fit(self._state().current(), self.require_room, plan)
 
     def require_data(self, digests: NDArray[np.uint64]) -> None:
-        """Note which rows the next run is on, or refuse them (`recognition.recognise`).
-
-        Args:
-            digests: one of each row, shape (rows,).
-        """
+        """Note the rows of the next run by a digest of each, or refuse them (`recognition`)."""
         from privlearn.core.accounting.ledgers.recognition import recognise  # as `open`
 
         store: Any = self._run.store

@@ -109,7 +109,9 @@ def _line(data: str, number: int, digest: str) -> str:
 
 
 def _last_head(lines: str, data: str, where: str) -> tuple[int, str] | None:
-    for line in reversed([line for line in lines.splitlines() if line.strip()]):
+    """The latest row among the lines: two processes may have kept theirs in another order."""
+    last = None
+    for line in filter(str.strip, lines.splitlines()):
         number, _, rest = line.partition(" ")
         digest, _, name = rest.partition(" ")
         if not number.isdigit() or len(digest) != _DIGITS:
@@ -117,9 +119,9 @@ def _last_head(lines: str, data: str, where: str) -> tuple[int, str] | None:
                 f"the anchor {where[:80]!r} has the line {line[:60]!r}: expected a number, a "
                 "digest and the name of a data set"
             )
-        if name == data:
-            return int(number), digest
-    return None
+        if name == data and (last is None or int(number) > last[0]):
+            last = int(number), digest
+    return last
 
 
 def _explain_lost_head(where: str, why: str) -> BadInput:

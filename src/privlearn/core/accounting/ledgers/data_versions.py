@@ -83,10 +83,10 @@ class DataVersion:
         """
         lengths = {"key": 16, "rows": 64, "slots": 2 * _BYTES * _SLOTS}
         if not isinstance(data, dict) or set(data) != set(lengths):
-            raise ValueError("a version of the data has other fields")
+            raise ValueError(f"a version of the data has other fields than {', '.join(lengths)}")
         for name, length in lengths.items():
             if not isinstance(data[name], str) or len(data[name]) != length:
-                raise ValueError(f"the {name} of a version of the data are no digest")
+                raise ValueError(f"{name} of a version of the data: expected {length} characters")
         return cls(**data)
 
 

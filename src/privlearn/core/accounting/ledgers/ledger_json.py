@@ -122,7 +122,7 @@ def read_state(body: Any) -> LedgerState:
         entries = [_entry(entry) for entry in body["entries"]]
         owner = body.get("owner", "")
         if not isinstance(owner, str) or len(owner) > _LONGEST:
-            raise ValueError("its owner is no short text")
+            raise ValueError(f"its owner: expected a text of at most {_LONGEST} characters")
         versions = tuple(map(DataVersion.from_json, body.get("versions", ())))
         return LedgerState(budget, measure, adjacency, unit, entries, owner, versions)
     except (KeyError, TypeError, AttributeError) as error:

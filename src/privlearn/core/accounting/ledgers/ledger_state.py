@@ -318,10 +318,8 @@ class LedgerState:
         """An entry that was approved ahead for just `event`, for this user or everybody, and has
         not begun.
         """
-        for entry in self.entries:
-            if entry.waiting and entry.approved == event and entry.owner in ("", _user()):
-                return entry
-        return None
+        ready = (entry for entry in self.entries if entry.waiting and entry.approved == event)
+        return next((entry for entry in ready if entry.owner in ("", _user())), None)
 
     @property
     def protects(self) -> PrivacyUnit:
