@@ -354,7 +354,8 @@ def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module
         width: channels of the first level.
     """
     classes, *sizes = _by_four(shape)
-    count("size", size, most=_MOST_CHANNELS), count("width", width, most=_MOST_CHANNELS)
+    size = count("size", size, most=_MOST_CHANNELS)
+    width = count("width", width, most=_MOST_CHANNELS)
     inner = [side // 4 for side in sizes]
     with building():
         return nn.Sequential(
@@ -383,7 +384,8 @@ def volume_decoder(
             class is not lost at first.
     """
     classes, *sizes = _by_four(shape)
-    count("size", size, most=_MOST_CHANNELS), count("width", width, most=_MOST_CHANNELS)
+    size = count("size", size, most=_MOST_CHANNELS)
+    width = count("width", width, most=_MOST_CHANNELS)
     if middle is not None:
         require_fit("middle", middle, Tensor)
         if tuple(middle.shape) != (classes, *sizes):
