@@ -24,6 +24,7 @@ from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.opening import database_at
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World
@@ -169,7 +170,7 @@ def _open_ledger(path: str, what: str, delta: float) -> Ledger:
         BadInput: it isn't there, and a ledger beside it has nearly that name: a misspelt one would
             refuse nothing.
     """
-    new = not Path(path).exists()
+    new = not database_at(path).exists()
     if new and (near := _similar_ledger(Path(path))):
         raise BadInput(
             f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "

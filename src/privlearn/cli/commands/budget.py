@@ -19,6 +19,7 @@ from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.opening import database_at
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput
@@ -52,7 +53,7 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
     """Whether a ledger has room for the plan, if one is named."""
     if request.ledger is None:
         return {}
-    if not Path(request.ledger).exists():
+    if not database_at(request.ledger).exists():
         raise BadInput(
             f"there is no ledger {request.ledger}: check the name, or begin one with `privlearn "
             f"ledger {request.ledger} --epsilon E --delta D`"
