@@ -13,6 +13,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
+import psycopg
 import pytest
 
 #: Whether a server has to be there: `make nightly` says so.
@@ -52,8 +53,8 @@ def _start() -> str | None:
     return str(folder)
 
 
-def new_database(user: str = "owner", name: str | None = None) -> str:
-    """The address of a new, empty database; with a name, that of another user in an old one.
+def new_database() -> str:
+    """The address of a new, empty database, as its owner.
 
     Skips the test where no server can be started, unless one is required.
     """
@@ -63,10 +64,13 @@ def new_database(user: str = "owner", name: str | None = None) -> str:
         if os.environ.get(REQUIRED):
             pytest.fail(reason)
         pytest.skip(reason)
-    if name is None:
-        import psycopg
+    name = f"ledger{os.getpid()}_{next(_numbers)}"
+    address = f"postgresql://owner@/postgres?host={folder}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return address.replace("postgres?", f"{name}?")
 
-        name = f"ledger{os.getpid()}_{next(_numbers)}"
-        with psycopg.connect(f"postgresql://owner@/postgres?host={folder}", autocommit=True) as it:
-            it.execute(f"CREATE DATABASE {name}")
-    return f"postgresql://{user}@/{name}?host={folder}"
+
+def address_of(user: str, address: str) -> str:
+    """The address of another user in the same database."""
+    return address.replace("owner@", f"{user}@")

@@ -64,10 +64,12 @@ _EXISTS = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'privlearn'"
 _ABOUT = """
 SELECT current_setting('fsync'),
     current_setting('session_replication_role'),
+    has_schema_privilege(schema.oid, 'USAGE'),
     obj_description(schema.oid, 'pg_namespace'),
     (SELECT count(*) = 3 AND bool_and(
-            relkind = 'r' AND relpersistence = 'p' AND relowner = nspowner
-            AND NOT (relhasrules OR relrowsecurity OR relhassubclass OR relispartition))
+            relkind = 'r' AND relpersistence = 'p' AND relowner = nspowner AND NOT relrowsecurity
+            AND NOT EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = pg_class.oid)
+            AND NOT EXISTS (SELECT 1 FROM pg_inherits WHERE pg_class.oid IN (inhparent, inhrelid)))
         FROM pg_class
         WHERE relnamespace = schema.oid AND relname IN ('change', 'head', 'data_key')),
     (SELECT array_agg(pg_get_functiondef(oid)) FROM pg_proc
@@ -291,7 +293,9 @@ def _require_usual(connection: _Connection) -> None:
             "there is no ledger in this database: begin one with Ledger.open(address, "
             "pv.Budget(epsilon=E, delta=D))"
         )
-    fsync, role, version, plain, functions, triggers = about
+    fsync, role, usable, version, plain, functions, triggers = about
+    if not usable:
+        raise psycopg.errors.InsufficientPrivilege("no right to use the schema privlearn")
     if fsync != "on":
         raise ValueError("the server has fsync off: it may lose charges that it has answered")
     if role != "origin":
@@ -356,7 +360,7 @@ def _shown(fields: dict[str, Any]) -> str:
     """An address without secrets that opens the same."""
     shown = {name: fields[name] for name in _SHOWN if name in fields}
     user = f"{quote(fields['user'], safe='')}@" if fields.get("user") else ""
-    host, port = fields.get("host", ""), fields.get("port")
+    host, port = fields.get("host", ""), fields.get("port", "").strip(",")
     server = f"{user}{host}{f':{port}' if port else ''}"
     if not re.fullmatch(r"[\w.-]*", host):  # a folder of sockets, several hosts, IPv6
         server = user
