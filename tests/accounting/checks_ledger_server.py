@@ -291,9 +291,7 @@ def check_a_charge_on_a_server_is_on_the_disk_first() -> None:
     store = LedgerServer(address)
     store.begin(None)
     with connect(address) as connection:
-        connection.execute(
-            f"ALTER DATABASE {connection.info.dbname} SET synchronous_commit = off"
-        )
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET synchronous_commit = off")
     store = LedgerServer(address)
     with store.writing() as execute:
         assert execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -386,9 +384,9 @@ def end_connections(address: str) -> None:
 
 @check
 def check_a_lost_connection_loses_no_charge() -> None:
-    """One that was lost between two charges is opened anew. One that is lost within a charge charges
-    nothing. If COMMIT gets no answer the charge is perhaps there: it raises, and what is there is
-    seen.
+    """One that was lost between two charges is opened anew, and one that is lost within a charge
+    charges nothing. If COMMIT gets no answer, the charge is perhaps there: it raises, and what is
+    there is seen.
     """
     address = new_database()
     ledger = charged(address)

@@ -161,8 +161,8 @@ MUTANTS = [
     ),
     Mutant(
         "all fields of an address are shown",
-        ledger_server._shown,
-        "for name in _SHOWN if name in fields",
+        ledger_server._write_visible,
+        "for name in _VISIBLE if name in fields",
         "for name in fields",
         SECRETS,
     ),

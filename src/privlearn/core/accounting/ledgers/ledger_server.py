@@ -40,7 +40,7 @@ _VERSION = "ledgers of privlearn, version 2"
 _LOCK = int.from_bytes(b"priv", "big")
 _FILES = Path(__file__).with_name("postgresql")
 #: Fields of an address that are shown: none of them is a secret.
-_SHOWN = ("service", "sslmode")
+_VISIBLE = ("service", "sslmode")
 
 _READ = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -100,11 +100,9 @@ class LedgerServer(LedgerDatabase):
 
     path: str
 
-    def __init__(
-        self, address: str, data: str | None = None, anchor: Anchor | None = None
-    ) -> None:
+    def __init__(self, address: str, data: str | None = None, anchor: Anchor | None = None) -> None:
         self._fields = _read_address(address)
-        super().__init__(_shown(self._fields), address, data, anchor)
+        super().__init__(_write_visible(self._fields), address, data, anchor)
         self._local = threading.local()
 
     def exists(self) -> bool:
@@ -204,7 +202,7 @@ class LedgerServer(LedgerDatabase):
         except psycopg.errors.InsufficientPrivilege as error:
             raise BadInput(
                 f"you may not read {self.path}: {self._text_of(error)}. Ask its owner for the role "
-                "privlearn_analyst or privlearn_auditor"
+                "privlearn_analyst, or privlearn_auditor to look at it"
             ) from error
         except (ValueError, psycopg.Error) as error:
             raise BadInput(
@@ -229,10 +227,10 @@ class LedgerServer(LedgerDatabase):
 
     def _text_of(self, error: Exception) -> str:
         """What an error says; its kind alone if it quotes the password."""
+        said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+        text = " ".join((said or str(error)).split())[:150]
         password = self._fields.get("password")
-        if password and password in str(error):
-            return type(error).__name__
-        return " ".join(str(error).split())[:150]
+        return type(error).__name__ if password and password in text else text
 
     def _begin(self, statements: str, *, check: bool = True) -> _Connection:
         """This thread's connection, in a transaction that these statements have begun. Nothing was
@@ -267,7 +265,7 @@ class LedgerServer(LedgerDatabase):
             if stored.info.transaction_status is not TransactionStatus.IDLE:
                 raise PrivlearnError("a transaction of this ledger is open in this thread")
             return stored
-        usual = {"connect_timeout": _PATIENCE, "application_name": "privlearn"}
+        usual: dict[str, Any] = {"connect_timeout": _PATIENCE, "application_name": "privlearn"}
         connection = psycopg.connect(
             self.address,
             autocommit=True,
@@ -356,14 +354,14 @@ def _read_address(address: str) -> dict[str, Any]:
         ) from None
 
 
-def _shown(fields: dict[str, Any]) -> str:
+def _write_visible(fields: dict[str, Any]) -> str:
     """An address without secrets that opens the same."""
-    shown = {name: fields[name] for name in _SHOWN if name in fields}
+    visible = {name: fields[name] for name in _VISIBLE if name in fields}
     user = f"{quote(fields['user'], safe='')}@" if fields.get("user") else ""
     host, port = fields.get("host", ""), fields.get("port", "").strip(",")
     server = f"{user}{host}{f':{port}' if port else ''}"
     if not re.fullmatch(r"[\w.-]*", host):  # a folder of sockets, several hosts, IPv6
         server = user
-        shown = {"host": host, **({"port": port} if port else {}), **shown}
-    query = f"?{urlencode(shown, safe='/:,')}" if shown else ""
+        visible = {"host": host, **({"port": port} if port else {}), **visible}
+    query = f"?{urlencode(visible, safe='/:,')}" if visible else ""
     return f"postgresql://{server}/{quote(fields.get('dbname', ''), safe='')}{query}"
