@@ -6,6 +6,7 @@ They are skipped where no server can be started.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import threading
@@ -418,12 +419,12 @@ def check_a_lost_connection_loses_no_charge() -> None:
 
 
 @contextmanager
-def lost_at_commit(*, committed: bool) -> Iterator[None]:
-    """The connection is lost when COMMIT was sent: after it was done, or before."""
-    execute = psycopg.Connection.execute
+def lost_at_commit(*, committed: bool, number: int = 1) -> Iterator[None]:
+    """The connection is lost when this COMMIT was sent: after it was done, or before."""
+    execute, commits = psycopg.Connection.execute, itertools.count(1)
 
     def lose(connection: psycopg.Connection[Any], query: Any, *more: Any, **named: Any) -> Any:
-        if query != "COMMIT":
+        if query != "COMMIT" or next(commits) != number:
             return execute(connection, query, *more, **named)
         if committed:
             execute(connection, query)

@@ -26,7 +26,12 @@ from privlearn.core.accounting.ledgers import ledger_server
 from privlearn.core.accounting.ledgers.ledger_server import LedgerServer
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, BudgetExceeded
-from tests.accounting.checks_ledger_server import charged, connect, with_users
+from tests.accounting.checks_ledger_server import (
+    charged,
+    connect,
+    lost_at_commit,
+    with_users,
+)
 from tests.support import server
 from tests.support.server import address_of, new_database
 
@@ -218,6 +223,27 @@ def test_commands_take_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["room"]["fits"]
     assert run(*train, "--ledger", auditor, "--out", out + "-2") == 2
     assert "privlearn_analyst" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_run_goes_on_after_a_commit_without_an_answer(
+    committed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with an error, and with --resume its ledger holds what was planned, and no more."""
+    address, out = new_database(), str(tmp_path / "model")
+    Ledger.open(address, Budget(epsilon=8.0, delta=1e-5))
+    train = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "1", "--epochs", "3"]
+    train += ["--ledger", address, "--out", out]
+    with lost_at_commit(committed=committed, number=4):
+        assert run(*train) == 2
+    assert "Perhaps it is in the ledger" in capsys.readouterr().err
+    [entry] = LedgerServer(address).check().entries
+    assert entry.open
+    assert run(*train, "--resume") == 0
+    assert run("verify", out) == 0
+    [entry] = LedgerServer(address).check().entries
+    assert not entry.open
+    assert entry.spent == entry.approved
 
 
 @pytest.mark.parametrize(

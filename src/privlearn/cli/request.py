@@ -163,7 +163,7 @@ def parse(argv: list[str]) -> Request:
             "--help` names its options"
         )
     argv = _with_ranges(_with_config(argv))
-    argv, addresses = hide_secrets(argv, _ledgers(argv))
+    argv, addresses = hide_secrets(argv, _read_ledgers(argv))
     _find_method(argv)
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
@@ -177,7 +177,7 @@ def parse(argv: list[str]) -> Request:
     return Request(values.pop("command"), values)
 
 
-def _ledgers(argv: Sequence[str]) -> set[str]:
+def _read_ledgers(argv: Sequence[str]) -> set[str]:
     """The ledgers that a command line names.
 
     Raises:

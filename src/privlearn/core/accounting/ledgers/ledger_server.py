@@ -168,7 +168,7 @@ class LedgerServer(LedgerDatabase):
             raise BadInput(
                 f"no answer whether a change of {self.path} was committed: "
                 f"{self._text_of(error)}. Perhaps it is in the ledger; nothing was drawn for it. "
-                "Try again; a run in the ledger that never began can be closed"
+                "Try again, or continue the run; one that never began can be closed"
             ) from error
         if done.statusmessage != "COMMIT":  # after an error COMMIT is answered by "ROLLBACK"
             raise psycopg.DatabaseError("the server rolled the change back")
