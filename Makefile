@@ -29,8 +29,9 @@ check: $(READY) lint
 test: $(READY) lint
 	$(TESTS) -n 2 --dist worksteal -m "not nightly"
 
+# Tests of ledgers on a server need PostgreSQL there (Debian: postgresql; initdb and pg_ctl on the PATH); others skip them.
 nightly: $(READY)
-	$(TESTS) -m "nightly or planted_bug or one_of"
+	PRIVLEARN_REQUIRE_POSTGRESQL=1 $(TESTS) -m "nightly or planted_bug or one_of"
 
 # Branch coverage of the rooms that a guarantee rests on, by their own tests, the laws on layers and all named checks; at
 # least 95 % of each.

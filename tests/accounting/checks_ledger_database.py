@@ -27,6 +27,7 @@ from privlearn.core.accounting.events import (
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger, Releases
 from privlearn.core.accounting.ledgers import ledger_run, ledger_state
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.ledgers.ledger_rows import START
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
@@ -45,9 +46,9 @@ def place() -> Iterator[Path]:
         yield Path(folder, "ledger.db")
 
 
-def charged(path: Path, charges: int = 4) -> Ledger:
+def charged(address: Path | str, charges: int = 4) -> Ledger:
     """A ledger with charges in rows of their own."""
-    ledger = Ledger.open(path, create=True)
+    ledger = Ledger.open(address, create=True)
     ledger.charge(Composed(tuple(Gaussian(90.0 + n) for n in range(30))), ADD)
     for n in range(charges):
         ledger.charge(Gaussian(5.0 + n), ADD)
@@ -86,12 +87,17 @@ def check_what_is_appended_reads_as_what_was_done() -> None:
     """After each of many random edits of every kind, whoever reads the file anew finds what the
     writer knows.
     """
+    with place() as path:
+        edit_at_random(path)
+
+
+def edit_at_random(address: Path | str, edits: int = 150) -> None:
     drawn = random.Random(1)
-    with place() as path, mock.patch.object(ledger_run, "_AHEAD", 0.0):
-        Ledger.open(path, Budget(rho=1e6), measure="zcdp")
-        ledgers = [Ledger.open(path, what=f"writer {n}") for n in range(3)]
+    with mock.patch.object(ledger_run, "_AHEAD", 0.0):
+        Ledger.open(address, Budget(rho=1e6), measure="zcdp")
+        ledgers = [Ledger.open(address, what=f"writer {n}") for n in range(3)]
         ledgers[0].approve(*(Releases(Gaussian(20.0 + n), ADD) for n in range(20)))
-        for _ in range(150):
+        for _ in range(edits):
             ledger, event = drawn.choice(ledgers), Repeated(Gaussian(30.0 + drawn.randrange(5)), 3)
             match drawn.randrange(5):
                 case 0:
@@ -105,8 +111,9 @@ def check_what_is_appended_reads_as_what_was_done() -> None:
                 case _:
                     ledger.charge(event.event, ADD)
             known = ledger._run.store.read()
-            assert known == LedgerFile(path).read() == ledgers[0]._run.store.read()
-        rows = sqlite3.connect(path).execute("SELECT whole, content FROM change").fetchall()
+            assert known == database_at(address).read() == ledgers[0]._run.store.read()
+        with database_at(address).reading() as execute:
+            rows = list(execute("SELECT whole, content FROM change ORDER BY number"))
         assert sum(whole for whole, _ in rows) > 1, "the whole is never written again"
         assert sum(not whole for whole, _ in rows) > 50
         since = 0
@@ -118,14 +125,19 @@ def check_what_is_appended_reads_as_what_was_done() -> None:
 @check
 def check_very_many_entries_of_a_database_are_summed_up() -> None:
     """The whole is written then, and holds what the writer knows."""
-    with place() as path, mock.patch.object(ledger_state, "LISTED", 5):
-        Ledger.open(path, create=True).charge(Gaussian(30.0), ADD)
+    with place() as path:
+        add_many_entries(path)
+
+
+def add_many_entries(address: Path | str) -> None:
+    with mock.patch.object(ledger_state, "LISTED", 5):
+        Ledger.open(address, create=True).charge(Gaussian(30.0), ADD)
         for n in range(30):
-            ledger = Ledger.open(path)
+            ledger = Ledger.open(address)
             ledger.charge(Gaussian(40.0 + n % 3), ADD)
-            assert ledger._run.store.read() == LedgerFile(path).read()
+            assert ledger._run.store.read() == database_at(address).read()
             assert sum(tally(ledger.event).values()) == n + 2
-        assert len(LedgerFile(path).read().entries) < 12
+        assert len(database_at(address).read().entries) < 12
 
 
 @check
@@ -236,10 +248,7 @@ def check_what_others_append_is_seen() -> None:
         first = charged(path)
         copied = path.read_bytes()
         second = Ledger.open(path)
-        for n in range(60):
-            (first, second)[n % 2].charge(PoissonSampled(0.1, Gaussian(3.0 + n)), ADD)
-            assert first.event == second.event == LedgerFile(path).read().event
-        assert len(tally(first.event)) == 94
+        charge_in_turn(first, second, path)
         path.write_bytes(copied)
         must_raise(BadInput, lambda: first.event)
         must_raise(BadInput, lambda: second.charge(Gaussian(9.0), ADD))
@@ -251,6 +260,14 @@ def check_what_others_append_is_seen() -> None:
         Ledger.open(path, create=True)
         must_raise(BadInput, lambda: third.charge(Gaussian(9.0), ADD))
         assert Ledger.open(path).event == compose([])
+
+
+def charge_in_turn(first: Ledger, second: Ledger, address: Path | str) -> None:
+    """Charge two ledgers of one place, which `charged` began."""
+    for n in range(60):
+        (first, second)[n % 2].charge(PoissonSampled(0.1, Gaussian(3.0 + n)), ADD)
+        assert first.event == second.event == database_at(address).read().event
+    assert len(tally(first.event)) == 94
 
 
 @check

@@ -51,6 +51,8 @@ def test_the_wheel_is_reproducible_and_holds_the_package_alone(tmp_path: Path) -
     names = zipfile.ZipFile(one).namelist()
     assert "privlearn/py.typed" in names
     assert "privlearn/__init__.pyi" in names
+    for name in ("schema.sql", "roles.sql"):
+        assert f"privlearn/core/accounting/ledgers/postgresql/{name}" in names
     (points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
     text = zipfile.ZipFile(one).read(points).decode()
     assert "segmentation = privlearn_segmentation.method:SEGMENTATION" in text

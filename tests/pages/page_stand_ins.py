@@ -291,6 +291,10 @@ TOO_LONG = {
 }
 
 
+#: A server that is not there: commands that name it are read, and not run.
+SERVER = "@db.example/"
+
+
 #: Options that make a command shorter, and the command that they are added to.
 SHORTER = {
     "privlearn train --method pate --data mnist": (

@@ -440,23 +440,26 @@ def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
 @check
 def check_two_runs_are_not_promised_the_same_budget() -> None:
     with folder() as here:
-        whole = compose([Repeated(STEP, 100)])
-        budget = Budget(
-            epsilon=1.5 * Budget(epsilon=9.0, delta=1e-5).spent(whole, ADD_REMOVE), delta=1e-5
-        )
-        first = Ledger.open(here / "ledger", budget)
-        first.begin(whole, ADD_REMOVE)
-        second = Ledger.open(here / "ledger")
-        for refused in (second.begin, second.charge):
-            must_raise(
-                BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE)
-            )
-        for _ in range(10):
-            first.charge(STEP, ADD_REMOVE)
-        first.settle()  # gives back what it has not spent
-        assert second.event == compose([Repeated(STEP, 10)])
-        second.begin(whole, ADD_REMOVE)
-        must_raise(AdjacencyMismatch, lambda: second.charge(Gaussian(9.0), Adjacency.ZERO_OUT))
+        promise_two_runs(here / "ledger")
+
+
+def promise_two_runs(address: Path | str) -> None:
+    """Begin a run that leaves no room for another, and one that has room when it has ended."""
+    whole = compose([Repeated(STEP, 100)])
+    budget = Budget(
+        epsilon=1.5 * Budget(epsilon=9.0, delta=1e-5).spent(whole, ADD_REMOVE), delta=1e-5
+    )
+    first = Ledger.open(address, budget)
+    first.begin(whole, ADD_REMOVE)
+    second = Ledger.open(address)
+    for refused in (second.begin, second.charge):
+        must_raise(BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE))
+    for _ in range(10):
+        first.charge(STEP, ADD_REMOVE)
+    first.settle()  # gives back what it has not spent
+    assert second.event == compose([Repeated(STEP, 10)])
+    second.begin(whole, ADD_REMOVE)
+    must_raise(AdjacencyMismatch, lambda: second.charge(Gaussian(9.0), Adjacency.ZERO_OUT))
 
 
 @check

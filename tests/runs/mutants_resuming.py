@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import _storage
 from privlearn.core import streams
 from privlearn.core.accounting import ledger
-from privlearn.core.accounting.ledgers import ledger_database, ledger_run, ledger_state
+from privlearn.core.accounting.ledgers import ledger_rows, ledger_run, ledger_state
 from privlearn.publishing import publish
 from privlearn.runs import checkpoint, session
 from tests.runs.checks_resuming import Stopped
@@ -207,8 +207,8 @@ MUTANTS = [
     ),
     Mutant(
         "edits of a ledger go unseen",
-        ledger_database._follow,
-        "if digest != _digest(number, at, whole, content, previous):",
+        ledger_rows.follow,
+        "if row.digest != compute_digest(row):",
         "if False:",
         "check_edited_ledgers_are_refused",
     ),

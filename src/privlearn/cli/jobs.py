@@ -23,8 +23,8 @@ from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.core.accounting.ledgers.opening import database_at
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -161,7 +162,8 @@ def parse(argv: list[str]) -> Request:
             f"expected a command\n\n{_EXAMPLES}\ncommands:\n{_commands()}\n`privlearn COMMAND "
             "--help` names its options"
         )
-    argv, addresses = hide_secrets(_with_ranges(_with_config(argv)))
+    argv = _with_ranges(_with_config(argv))
+    argv, addresses = hide_secrets(argv, _read_ledgers(argv))
     _find_method(argv)
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
@@ -173,6 +175,27 @@ def parse(argv: list[str]) -> Request:
     if values.get("examples") is not None:
         count("--examples", values["examples"])
     return Request(values.pop("command"), values)
+
+
+def _read_ledgers(argv: Sequence[str]) -> set[str]:
+    """The ledgers that a command line names.
+
+    Raises:
+        BadInput: one is an address with a password: other users of the machine see command lines,
+            and files keep them.
+    """
+    named = {part.removeprefix("--ledger=") for part in argv if part.startswith("--ledger=")}
+    named |= {value for flag, value in pairwise(argv) if flag == "--ledger"}
+    if argv[0] == "ledger":
+        named |= {part for part in argv if "://" in part}
+    for value in named:
+        _, scheme, rest = value.partition("://")
+        if scheme and (":" in rest.rpartition("@")[0] or "password=" in rest):
+            raise BadInput(
+                "the address of a ledger is given with a password: leave that out, and put it into "
+                "PGPASSWORD or ~/.pgpass, or name a service (postgresql:///?service=NAME)"
+            )
+    return named
 
 
 def _find_method(argv: Sequence[str]) -> None:

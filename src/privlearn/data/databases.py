@@ -8,7 +8,7 @@ are wanted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -138,9 +138,15 @@ def read_address(source: Any) -> Any:
     return source
 
 
-def hide_secrets(arguments: Sequence[str]) -> tuple[list[str], dict[str, Address]]:
+def hide_secrets(
+    arguments: Sequence[str], ledgers: Collection[str] = ()
+) -> tuple[list[str], dict[str, Address]]:
     """The arguments of a command line with addresses as they are shown; and the addresses by this
     text.
+
+    Args:
+        arguments: of the command line.
+        ledgers: values among them that are addresses of ledgers, and of no table.
 
     Raises:
         BadInput: as `Address`, or two differ in what is hidden alone.
@@ -148,7 +154,8 @@ def hide_secrets(arguments: Sequence[str]) -> tuple[list[str], dict[str, Address
     texts, addresses = [], dict[str, Address]()
     for argument in arguments:
         option, value = re.fullmatch(r"(--[^=]*=)?(.*)", argument, re.DOTALL).groups("")  # type: ignore[union-attr]
-        if _SCHEME.match(value) and re.search("@|[?&](?:table|query)=", value):
+        is_table = _SCHEME.match(value) and re.search("@|[?&](?:table|query)=", value)
+        if is_table and value not in ledgers:
             address = Address(value)
             if addresses.setdefault(str(address), address)._connect != address._connect:
                 raise BadInput(

@@ -19,7 +19,7 @@ from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.opening import database_at
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput

@@ -15,6 +15,7 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.data import catalogue, table_files
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
@@ -186,7 +187,7 @@ def _draft(request: Request) -> int:
             "which the training is charged to, too, and --numbers A,B and --categories C,D: what "
             "the columns are"
         )
-    if not Path(request.ledger).exists():
+    if not database_at(request.ledger).exists():
         raise BadInput(
             f"there is no ledger {request.ledger}: check the name, or begin one, `privlearn ledger "
             f"{request.ledger} --epsilon E --measure renyi`"

@@ -12,23 +12,23 @@ from privlearn.core.accounting.events import Composed, Event, walk
 from privlearn.core.accounting.filters import Measure, described, share
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.errors import BadInput, UnsupportedEvent
 
 
 def run(request: Request) -> int:
     """Begin a ledger, close a run in it, or show it."""
-    book = LedgerFile(request.file)
+    book = database_at(request.file)
     budget = _budget(request)
-    if budget is not None and not book.path.exists():
+    if budget is not None and not book.exists():
         Ledger.open(request.file, budget, measure=_measure(request.measure))
         usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
         screen.notes.print(
             f"began {request.file} with a budget of {budget}; runs that are chosen after earlier "
             f"results are counted by {request.measure or usual}"
         )
-    if not book.path.exists():
+    if not book.exists():
         raise BadInput(
             f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} "
             "--epsilon E --delta D`"

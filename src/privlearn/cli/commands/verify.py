@@ -11,7 +11,7 @@ from typing import Any
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit, readable
-from privlearn.core.accounting.ledgers.opening import database_at
+from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import CERTIFICATE, RELEASED
 from privlearn.publishing.verify import Verification, verify

@@ -148,7 +148,7 @@ class Ledger(Described):
         until `settle`, so that two runs at once can't be promised the same budget.
 
         Args:
-            path: the file; begun if it isn't there and a budget is given.
+            path: the file, or `postgresql://...`; begun if it isn't there and a budget is given.
             budget, measure: of a new file, as for `Ledger`; those of an existing file.
             what: what its charges are for, to be read by people.
             create: begin a ledger that only records, without a limit, if none is there. Otherwise a
@@ -164,7 +164,7 @@ class Ledger(Described):
                 or measure.
         """
         # databases, for ledgers that are in one
-        from privlearn.core.accounting.ledgers.opening import open_database
+        from privlearn.core.accounting.ledgers.addresses import open_database
 
         database = open_database(
             path, budget, measure, create=create, data_set=data_set, owner=owner, anchor=anchor

@@ -37,7 +37,7 @@ _LONGEST_NAME = 100
 _NAMES = "SELECT data FROM head ORDER BY data"
 _HEAD = "SELECT number, digest FROM head WHERE data = ?"
 _LAST_WHOLE = (
-    "SELECT number, previous FROM change WHERE data = ? AND whole ORDER BY number DESC LIMIT 1"
+    "SELECT number, previous FROM change WHERE data = ? AND whole = 1 ORDER BY number DESC LIMIT 1"
 )
 _ROWS = (
     "SELECT data, number, at, whole, content, previous, digest FROM change "

@@ -54,7 +54,7 @@ CREATE TABLE change (
     digest TEXT NOT NULL UNIQUE,
     PRIMARY KEY (data, number)
 );
-CREATE INDEX wholes ON change (data, number) WHERE whole;
+CREATE INDEX wholes ON change (data, number) WHERE whole = 1;
 CREATE TABLE head (
     data TEXT NOT NULL PRIMARY KEY,
     number INTEGER NOT NULL,

@@ -11,12 +11,28 @@ from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.errors import BadInput
 
+#: What addresses of servers begin with.
+_SERVERS = ("postgresql://", "postgres://")
+
 
 def database_at(
     address: str | Path, data: str | None = None, anchor: Anchor | str | Path | None = None
 ) -> LedgerDatabase:
-    """The ledger at `address`, which need not be there yet."""
+    """The ledger at `address`, which need not be there yet: a file, or on a server.
+
+    Raises:
+        BadInput: it is on a server, and the address can't be read or psycopg isn't installed.
+    """
     anchor = anchor_at(anchor) if isinstance(anchor, str | Path) else anchor
+    if isinstance(address, str) and address.startswith(_SERVERS):
+        try:
+            from privlearn.core.accounting.ledgers.ledger_server import LedgerServer
+        except ImportError as error:
+            raise BadInput(
+                "a ledger on a PostgreSQL server needs psycopg, which is not installed: pip "
+                "install 'privlearn[postgresql]'"
+            ) from error
+        return LedgerServer(address, data, anchor)
     return LedgerFile(address, data, anchor)
 
 
