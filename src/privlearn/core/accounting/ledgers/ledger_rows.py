@@ -20,6 +20,7 @@ from privlearn.core.accounting.ledgers.ledger_json import (
     read_state,
 )
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
+from privlearn.errors import PrivlearnError
 
 #: The digest before the first row.
 START = "0" * 64
@@ -70,13 +71,16 @@ def read_rows(rows: Iterable[Row], state: LedgerState, place: Place) -> tuple[Le
         ValueError: one does not follow, or is not as it was written.
     """
     changes: list[Any] = []
-    for row in rows:
-        value, place = follow(place, row)
-        if row.whole:
-            state, changes = read_state(value), []
-        else:
-            changes.append(value)
-    return apply_changes(state, changes), place
+    try:
+        for row in rows:
+            value, place = follow(place, row)
+            if row.whole:
+                state, changes = read_state(value), []
+            else:
+                changes.append(value)
+        return apply_changes(state, changes), place
+    except PrivlearnError as error:  # such as an event of a later version
+        raise ValueError(str(error)) from error
 
 
 def follow(place: Place, row: Row) -> tuple[Any, Place]:
