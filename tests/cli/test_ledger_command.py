@@ -194,7 +194,7 @@ def test_a_full_ledger_advises_another(capsys: pytest.CaptureFixture[str]) -> No
     ledger.charge(plan.event(), plan.neighbours)
     ledger.settle()
     text = answer(capsys, *words, "--ledger", "study.db", code=1)["room"]["text"]
-    assert "Begin another ledger for more runs" in text
+    assert "For more runs begin another ledger" in text
     assert "larger budget" not in text
 
 

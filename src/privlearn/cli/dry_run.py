@@ -56,8 +56,8 @@ def show(request: Request, job: Job) -> int:
     ).items():
         table.add_row(label, text)
     screen.answers.print(table)
-    for line in screen.room_lines(room):
-        screen.answers.print(f"\n{line}")
+    if lines := screen.room_lines(room):
+        screen.answers.print(f"\n{screen.BREAK.join(lines)}")
     screen.answers.print("\nA dry run: nothing was trained, charged, written or published.")
     return code
 

@@ -384,8 +384,8 @@ class LedgerState:
         if limit is None or taken > 1:
             raise BudgetExceeded(
                 f"the runs so far take all of {budget} as a filter counts them. Nothing was "
-                "charged or drawn. Begin another ledger for more runs: what it promises then adds "
-                "to what this one does. There approve all runs together before the first, by "
+                "charged or drawn. For more runs begin another ledger, whose guarantee adds to "
+                "that of this one, and approve them together before the first: "
                 "ledger.approve(plan, other_plan)",
                 budget=budget,
             )
