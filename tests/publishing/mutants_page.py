@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant(
         "pages load what they like",
         page.write,
-        "{text(_POLICY)}",
+        "{text(POLICY)}",
         "default-src *",
         "check_pages_are_whole_and_load_nothing",
     ),

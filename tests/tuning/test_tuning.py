@@ -24,6 +24,7 @@ from privlearn.core import streams as streams_module
 from privlearn.core.accounting import accountant, rdp, zcdp
 from privlearn.core.accounting.events import Repeated, compose
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
@@ -165,13 +166,9 @@ def test_one_ledger_for_tuned_and_plain_runs(
     assert pv.verify(tmp_path / "c").ok
     together = Ledger.open(book)
     assert together.guarantee(1e-5).epsilon <= 5
-    tuned = next(
-        entry
-        for entry in json.loads(Path(book).read_text())["entries"]
-        if entry["what"].endswith("tuned")
-    )
-    assert not tuned["open"]
-    assert tuned["spent"]["events"][0]["kind"] == "parallel"
+    tuned = next(entry for entry in LedgerFile(book).read().entries if entry.what.endswith("tuned"))
+    assert not tuned.open
+    assert isinstance(tuned.spent.events[0], Parallel)
 
 
 BAD_FILES = {

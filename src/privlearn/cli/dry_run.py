@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from privlearn.cli import screen
+from privlearn.cli import methods, screen
 from privlearn.cli.jobs import Job
+from privlearn.cli.ledger_room import describe_room, open_ledger, require_ledger
 from privlearn.cli.request import Request
+from privlearn.core.accounting.account import Planned
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.ledger import Releases
+from privlearn.core.accounting.ledgers.addresses import database_at
+from privlearn.core.accounting.ledgers.similar_names import words_on_similar
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.new_folder import require_free
 from privlearn.training.rehearsal import Rehearsal, rehearse
@@ -25,7 +31,9 @@ _COMPARABLE = 0.005
 
 
 def show(request: Request, job: Job) -> int:
-    """Print the plan, its price, and what a step takes on made-up rows."""
+    """Print the plan, its price, what a step takes on made-up rows, and whether the ledger has
+    room: 1 if it has none.
+    """
     if request.out is not None:
         require_free(request.out)
     if job.plan is None and job.headline is None:
@@ -33,10 +41,13 @@ def show(request: Request, job: Job) -> int:
             f"--dry-run needs a plan that is known before the run: --method {request.method} has "
             "none"
         )
+    room = _describe_room(request, job)
     took = None if job.settled is None else rehearse(job.settled, job.data, job.loss)
+    code = 0 if room.get("room", {"fits": True})["fits"] else 1
     if request.json:
-        screen.print_json(job.answer | {"dry_run": None if took is None else _figures(took)})
-        return 0
+        dry = {"dry_run": None if took is None else _figures(took)}
+        screen.print_json(job.answer | dry | room)
+        return code
     screen.guarantee_lines(job.answer)
     screen.answers.print(f"\n{screen.meaning(job.answer)}\n")
     table = screen.Table(show_header=False)
@@ -45,8 +56,31 @@ def show(request: Request, job: Job) -> int:
     ).items():
         table.add_row(label, text)
     screen.answers.print(table)
+    if lines := screen.room_lines(room):
+        screen.answers.print(f"\n{screen.BREAK.join(lines)}")
     screen.answers.print("\nA dry run: nothing was trained, charged, written or published.")
-    return 0
+    return code
+
+
+def _describe_room(request: Request, job: Job) -> dict[str, Any]:
+    """Whether the ledger that is named has room for the run and what it releases of test rows; no
+    ledger is begun.
+    """
+    if request.ledger is None or job.plan is None:
+        return {}
+    database = database_at(request.ledger)
+    if not database.exists():
+        if words_on_similar(database.path):
+            require_ledger(database)  # refused, as the run would be
+        screen.notes.print(
+            f"there is no ledger {database.path}: the run would begin one that only records"
+        )
+        return {}
+    plan, paid = job.plan, methods.metrics_plan(request, job.plan, job.data)
+    both: Planned = plan
+    if paid is not None:
+        both = Releases(compose([plan.event(), paid.event()]), plan.neighbours, plan.unit)
+    return describe_room(open_ledger(request), both, request.delta, request.command)
 
 
 def say_time(job: Job) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,11 +20,12 @@ from privlearn._checks import count
 from privlearn._storage import cache
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
+from privlearn.cli.ledger_room import say_other_delta
 from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.addresses import database_at
-from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.similar_names import similar_ledger
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World
@@ -35,7 +36,7 @@ from privlearn.data.dataset import overlap, require_others
 from privlearn.data.named import load_features
 from privlearn.data.schema import read_schema
 from privlearn.data.tables import read_table
-from privlearn.errors import BadInput, DataWarning, PrivlearnError, warn
+from privlearn.errors import BadInput, DataWarning, warn
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
@@ -170,7 +171,7 @@ def _open_ledger(request: Request, what: str) -> Ledger:
     """
     path, data_set, delta = request.ledger, request.ledger_data, request.delta
     there = database_at(path).exists()
-    if not there and (near := _similar_ledger(Path(path))):
+    if not there and (near := similar_ledger(database_at(path).path)):
         raise BadInput(
             f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "
             f"data is begun by `privlearn ledger {path} --epsilon E`"
@@ -190,29 +191,8 @@ def _open_ledger(request: Request, what: str) -> Ledger:
             "runs together: one with a budget is begun under another name, by `privlearn ledger "
             "FILE --epsilon E`"
         )
-    if (
-        ledger.budget is not None
-        and ledger.budget.epsilon is not None
-        and ledger.budget.delta != delta
-    ):
-        screen.notes.print(
-            f"the ledger {path} has a budget of {ledger.budget}, and this run states its guarantee "
-            f"at delta {delta:g}, where epsilon may be larger than the budget's"
-        )
+    say_other_delta(ledger, delta)
     return ledger
-
-
-def _similar_ledger(path: Path) -> Path | None:
-    """A ledger in the same folder whose name is nearly that of `path`, and that holds runs or has a
-    budget.
-    """
-    beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
-    for name in get_close_matches(path.name, beside, cutoff=0.8):
-        with suppress(PrivlearnError):
-            state = LedgerFile(beside[name]).read()
-            if state.entries or state.budget is not None:
-                return beside[name]
-    return None
 
 
 def seed_warning(request: Request) -> Iterator[str]:

@@ -43,6 +43,8 @@ from privlearn.training.rules import Setting
 #: Examples times epsilon at which next to nothing was learned, and half of what is learned without
 #: privacy.
 NOTHING, HALF = 100, 500
+#: Columns of a table that is not for a terminal.
+_WIDE = 20_000
 #: What `--metric` calls the figures, and what tables do.
 METRICS = {
     "accuracy": ("accuracy", "accuracy"),
@@ -181,6 +183,17 @@ def print_json(figures: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(figures, indent=2) + "\n")
 
 
+def print_table(table: Table) -> None:
+    """Print a table on standard output: on a terminal as wide as that is, else each row on one
+    line.
+    """
+    out = answers
+    if not out.is_terminal:
+        # a console prints nothing wider than itself
+        out = Screen(file=out.file, quiet=out.quiet, highlight=False, soft_wrap=True, width=_WIDE)
+    out.print(table)
+
+
 def guarantee_table(figures: dict[str, Any]) -> Table:
     """One row for each sound method, the tightest marked; estimates and lower bounds set apart."""
     table = Table()
@@ -226,12 +239,22 @@ def meaning(figures: dict[str, Any]) -> str:
         **unit,
     )
     attack = f"\n{describe(figures['attack'], guarantee.unit)}" if figures.get("attack") else ""
-    room = f"\n{_sentence(figures['room']['text'])}" if figures.get("room") else ""
-    return BREAK.join(f"{guarantee.meaning}{attack}{room}".splitlines())
+    return BREAK.join([*f"{guarantee.meaning}{attack}".splitlines(), *room_lines(figures)])
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+def room_lines(figures: dict[str, Any]) -> list[str]:
+    """What is said of the room that a ledger has for a plan; empty where none was named."""
+    room = figures.get("room")
+    if not room:
+        return []
+    text, largest = room["text"].rstrip("."), room["largest_epsilon"]
+    lines = [f"{text[:1].upper()}{text[1:]}."]
+    if largest is not None:
+        lines.append(
+            "With other noise, the largest such run that has room costs epsilon "
+            f"{readable(largest)} by itself."
+        )
+    return lines
 
 
 def at_most(plan: Plan) -> str:

@@ -39,7 +39,7 @@ from privlearn.publishing.statement import Statement
 from privlearn.publishing.verify import Verification
 
 #: Nothing is loaded and nothing runs, whatever a page would come to hold.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 #: False-positive rates of the table beside the trade-off curve.
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.25)
 #: Epochs that a picture of the noise shows at most.
@@ -88,7 +88,7 @@ def write(said: Statement, checked: Verification) -> str:
     )
     return (
         f"{certificate.page_head(*claim)}"
-        f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{text(POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>\n{style}</style>\n</head>\n<body>\n<header>\n{_top(said)}\n"
         f'</header>\n<nav aria-label="On this page">\n<ul>{links}</ul>\n</nav>\n'
@@ -107,7 +107,7 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
 
 
-def _table(
+def pairs_table(
     caption: str, rows: Iterable[tuple[object, object]], heads: tuple[str, str] | None = None
 ) -> str:
     """A table of a label and a text each."""
@@ -201,13 +201,15 @@ def _describe_training(said: Statement) -> str:
         *settings(said, said.trained)[:2],
         ("protected", str(said.guarantee.unit)),
     ]
-    words = _table("Of the data, the publisher's own words", rows)
+    words = pairs_table("Of the data, the publisher's own words", rows)
     if released := words_on_rows(said):
-        columns = _table("The file of rows", released_columns(said), ("Column", "What it holds"))
+        columns = pairs_table(
+            "The file of rows", released_columns(said), ("Column", "What it holds")
+        )
         words += f"\n<h3>Released rows</h3>\n<p>{text(released)}</p>\n{columns}"
     if said.table is None:
         return words
-    columns = _table(
+    columns = pairs_table(
         "Columns", describe_columns(said.table), ("Column", "Kind, and what was declared")
     )
     return f"{words}\n<h3>Columns used</h3>\n<p>{text(words_on_columns(said))}</p>\n{columns}"
@@ -244,7 +246,7 @@ def _explain_guarantee(said: Statement) -> str:
         f"{one} took part. "
         "No attack lies above the solid line; the dashed line is guessing without the "
         "model.</figcaption></figure>\n"
-        f"{_table('The same in figures', rates, ('False alarms', 'Detected at most'))}</div>"
+        f"{pairs_table('The same in figures', rates, ('False alarms', 'Detected at most'))}</div>"
     )
 
 
@@ -290,7 +292,7 @@ def _quality(said: Statement) -> str:
     rows_of = f" on {metrics.rows:,} rows" if metrics.rows else ""
     figures = [(name.replace("_", " "), metrics.text(name)) for name in metrics.figures]
     return (
-        f"{picture}{_table(f'Test figures{rows_of}', figures, ('Figure', 'Value'))}\n"
+        f"{picture}{pairs_table(f'Test figures{rows_of}', figures, ('Figure', 'Value'))}\n"
         f"<p>{text(figures_from(said.paid))}</p>\n<p>{text(reading(said.facts))}</p>"
     )
 
@@ -419,7 +421,7 @@ def _check(said: Statement, checked: Verification) -> str:
     return (
         f'<div class="note {kind}"><p><strong>This folder was checked when published. '
         f"{word}</strong></p></div>\n"
-        f"{_table('What the check gave', results, ('What', 'Result'))}\n"
+        f"{pairs_table('What the check gave', results, ('What', 'Result'))}\n"
         "<p>That was then. A page can be edited, so check again: it takes seconds, needs no "
         "data, and covers this "
         f"page, too. In this folder run</p>\n<pre><code>{text(check_command(said))}</code></pre>\n"
@@ -430,7 +432,7 @@ def _check(said: Statement, checked: Verification) -> str:
 
 def _attack(said: Statement) -> str:
     assert said.audit is not None
-    table = _table("What the attack reached", said.audit.rows(), ("What", "Result"))
+    table = pairs_table("What the attack reached", said.audit.rows(), ("What", "Result"))
     return f"<p>{text(said.audit.verdict)}</p>\n{table}"
 
 
@@ -457,7 +459,7 @@ def _settings(said: Statement) -> str:
             f"<p>{text(said.plan.summary)} All of that is in the guarantee. Chosen: "
             f"{text(chosen)}.</p>"
         )
-        tables.append(_table("Candidates", said.plan.rows()))
+        tables.append(pairs_table("Candidates", said.plan.rows()))
     tables += [f"<p>{text(plan.summary)}</p>"] if plan.summary else []
-    tables.append(_table("How it was trained", settings(said, plan)))
+    tables.append(pairs_table("How it was trained", settings(said, plan)))
     return "\n".join(tables)

@@ -13,13 +13,12 @@ from typing import Any
 from privlearn._checks import count
 from privlearn.cli import in_options, methods, screen, tune
 from privlearn.cli.commands import sampler_comparison
+from privlearn.cli.ledger_room import describe_room, open_ledger
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
-from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.errors import BadInput
@@ -37,7 +36,7 @@ _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 def run(request: Request) -> int:
     """Print the guarantee of the plan by every sound accountant, or serve the page that plans in
-    the browser.
+    the browser; 1 if a ledger was named that has no room for it.
     """
     if request.serve:
         from privlearn.cli import planner
@@ -45,8 +44,8 @@ def run(request: Request) -> int:
         return planner.serve(request)
     methods.require_combinable(request)
     pages = {DPSGD: _descent, DPMAC: _descent, PATE: _votes, FEATURES: _features}
-    pages.get(request.method, _method)(request)
-    return 0
+    answer = pages.get(request.method, _method)(request)
+    return 0 if answer.get("room", {"fits": True})["fits"] else 1
 
 
 def _fit(plan: Planned, request: Request) -> dict[str, Any]:
@@ -57,27 +56,15 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
         if request.approve:
             raise BadInput("--approve needs the ledger that the run is to be charged to: --ledger")
         return {}
-    if not database_at(request.ledger).exists():
-        raise BadInput(
-            f"there is no ledger {request.ledger}: check the name, or begin one with `privlearn "
-            f"ledger {request.ledger} --epsilon E --delta D`"
-        )
-    ledger = Ledger.open(
-        request.ledger,
-        what="approved beforehand",
-        data_set=request.ledger_data,
-        anchor=request.anchor,
-    )
-    fit = ledger.fits(plan)
-    text = in_options(str(fit), request.command)
-    room = {"ledger": request.ledger, "fits": bool(fit), "runs": fit.runs, "text": text}
+    ledger = open_ledger(request, "approved beforehand")
+    answer = describe_room(ledger, plan, request.delta, request.command)
     if request.approve:
         ledger.approve(plan, owner=request.owner, expires=request.expires)
         until = "" if request.expires is None else f" until {request.expires:%Y-%m-%d %H:%M} UTC"
         by = request.owner or "anyone"
-        room |= {"approved": True}
-        room["text"] += f"; it is approved, and waits for {by} to run it{until}"
-    return {"room": room}
+        answer["room"] |= {"approved": True}
+        answer["room"]["text"] += f"; it is approved, and waits for {by} to run it{until}"
+    return answer
 
 
 def _require_no_ledger(request: Request) -> None:
@@ -91,7 +78,7 @@ def _require_no_ledger(request: Request) -> None:
 # Any method
 
 
-def _method(request: Request) -> None:
+def _method(request: Request) -> dict[str, Any]:
     facts = Facts(request.examples or 0, classes=request.classes, numbers=request.numbers or 0)
     plan = methods.method_plan(request, facts)
     prices = screen.priced(plan, request.delta)
@@ -100,11 +87,12 @@ def _method(request: Request) -> None:
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if request.json:
         screen.print_json(answer)
-        return
+        return answer
     for label, text in plan.rows():
         screen.answers.print(screen.plain(f"{label}: {text}"))
     screen.guarantee_lines(answer)
     screen.answers.print(f"\n{screen.meaning(answer)}")
+    return answer
 
 
 # DP-SGD
@@ -128,17 +116,17 @@ def _require_examples(request: Request) -> None:
         )
 
 
-def _descent(request: Request) -> None:
+def _descent(request: Request) -> dict[str, Any]:
     _require_examples(request)
     if request.sampling == BEST or request.tune is not None:
         _require_no_ledger(request)
     if request.sampling == BEST:
         sampler_comparison.compare(request)
-        return
+        return {}
     if request.tune is not None:
         tune.require_combinable(request)
         tune.show_cost(request)
-        return
+        return {}
     releases = request.select is not None or request.normalise not in (None, "none")
     facts = methods.declared_facts(request) if releases else Facts(request.examples)
     if request.method == DPMAC:
@@ -153,6 +141,7 @@ def _descent(request: Request) -> None:
         screen.print_json(answer)
     else:
         _show_descent(answer, plan, request)
+    return answer
 
 
 def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
@@ -211,7 +200,7 @@ def _mechanism_text(plan: Plan, figures: dict[str, Any]) -> str:
 # A classifier from noisy statistics
 
 
-def _features(request: Request) -> None:
+def _features(request: Request) -> dict[str, Any]:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
     noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
     prices = screen.priced(plan, request.delta)
@@ -233,6 +222,7 @@ def _features(request: Request) -> None:
         screen.print_json(answer)
     else:
         _show_features(answer, plan, request)
+    return answer
 
 
 def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Request) -> None:
@@ -272,11 +262,11 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
 # The votes of teachers
 
 
-def _votes(request: Request) -> None:
+def _votes(request: Request) -> dict[str, Any]:
     if request.maps:
         _require_no_ledger(request)
         methods.map_pages().show_cost(request)
-        return
+        return {}
     methods.require_no_codes(request)
     classes = (
         methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
@@ -288,6 +278,7 @@ def _votes(request: Request) -> None:
         screen.print_json(answer)
     else:
         _show_votes(answer, plan)
+    return answer
 
 
 def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:

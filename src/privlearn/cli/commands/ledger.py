@@ -2,65 +2,106 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
-from privlearn.cli import screen
+from privlearn.cli import ledger_files, screen
+from privlearn.cli.ledger_overlap import add_budgets, describe_overlap
+from privlearn.cli.ledger_room import require_ledger
+from privlearn.cli.ledger_view import (
+    LedgerView,
+    describe_amount,
+    describe_guarantee,
+    describe_state,
+    explain_counting,
+    write_moment,
+    write_number,
+)
 from privlearn.cli.request import Request
-from privlearn.core.accounting import accountant
 from privlearn.core.accounting.budget import Budget
-from privlearn.core.accounting.events import Composed, Event, walk
-from privlearn.core.accounting.filters import Measure, described, share
-from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, readable
+from privlearn.core.accounting.filters import Measure
+from privlearn.core.accounting.guarantee import PrivacyUnit
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.addresses import database_at
-from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
-from privlearn.errors import BadInput, UnsupportedEvent
+from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState
+from privlearn.errors import BadInput
+
+#: What `--overlap` calls all data sets.
+_ALL = "all"
+_LONGEST_OWNER = 200
 
 
 def run(request: Request) -> int:
-    """Begin a ledger, close a run in it, or show it."""
-    book = database_at(request.file)
-    budget = _budget(request)
-    if budget is not None and not book.exists():
-        Ledger.open(request.file, budget, measure=_measure(request.measure))
-        usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
-        screen.notes.print(
-            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier "
-            f"results are counted by {request.measure or usual}"
-        )
-    if not book.exists():
+    """Begin a ledger, close a run in it, or show it and write it down."""
+    outputs = {".html": request.html, ".csv": request.csv, ".png": request.plot}
+    paths = {suffix: Path(path) for suffix, path in outputs.items() if path is not None}
+    for suffix, path in paths.items():
+        ledger_files.require_writable(path, suffix)
+    database = database_at(request.file, request.ledger_data)
+    _begin(database, request)
+    require_ledger(database)
+    names = [request.ledger_data] if request.ledger_data is not None else database.names()
+    drawn = {".html", ".png"} & set(paths)
+    if drawn and len(names) > 1:
         raise BadInput(
-            f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} "
-            "--epsilon E --delta D`"
+            f"{database.path} holds ledgers of several data sets, {', '.join(names)[:150]}: "
+            "pages and pictures are of one. Say which with --ledger-data NAME"
         )
+    for name in names:
+        _require_as_given(request, database, database.other(name).read())
     if request.close is not None:
-        with book.editing() as pages:
-            entry = pages.entry(request.close)
-            if not entry.open:
-                raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
-            pages.close(entry)
-        screen.notes.print(
-            f"closed {request.close}: it can't be continued. What it had not spent is free for "
-            "later runs"
-        )
-    pages = book.check()
-    if budget is not None and budget != pages.budget:
-        raise BadInput(
-            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and "
-            f"{budget} was given: a ledger's budget is fixed. Leave it out, or begin another file"
-        )
-    if request.measure is not None and _measure(request.measure) != pages.measure:
-        raise BadInput(
-            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and "
-            f"{request.measure} was given: a ledger's measure is fixed when it is begun. Leave it "
-            "out, or begin another file"
-        )
-    answer = _figures(pages, request.delta)
+        _close(database, request.close)
+    history = bool(request.json or drawn)
+    views = {
+        name: LedgerView.of(database.other(name), request.delta, history=history) for name in names
+    }
+    overlap = None if request.overlap is None else _add_overlap(database, views, request)
+    _write(paths, views, str(database.path))
     if request.json:
-        screen.print_json({"file": str(request.file), **answer})
+        answers = [view.figures for view in views.values()]
+        answer = answers[0] if len(answers) == 1 else {"data_sets": answers}
+        together = {} if overlap is None else {"overlap": overlap}
+        screen.print_json({"file": str(database.path), **answer, **together})
+        return 0
+    if len(views) == 1:
+        _show(*views.values())
     else:
-        _show(answer, pages)
+        _list_data_sets(views, database)
+    if overlap is not None:
+        screen.answers.print(f"\n{describe_overlap(overlap)}")
     return 0
+
+
+def _begin(database: LedgerDatabase, request: Request) -> None:
+    """Begin a ledger if a budget is given and it isn't there, and say so."""
+    budget = _budget(request)
+    if budget is None:
+        return
+    data, owner = request.ledger_data, request.owner or ""
+    if len(owner) > _LONGEST_OWNER or not owner.isprintable():
+        raise BadInput(f"--owner is {owner[:60]!r}: expected at most 200 printable characters")
+    new = not database.exists() or (data is not None and data not in database.names())
+    measure = _measure(request.measure)
+    Ledger.open(request.file, budget, measure=measure, data_set=data, owner=owner)
+    if new:
+        usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
+        of_data = "" if data is None else f" for the data set {data}"
+        screen.notes.print(
+            f"began {database.path}{of_data} with a budget of {budget}; runs that are chosen after "
+            f"earlier results are counted by {request.measure or usual}"
+        )
+
+
+def _close(database: LedgerDatabase, run: str) -> None:
+    with database.editing() as state:
+        entry = state.entry(run)
+        if not entry.open:
+            raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
+        state.close(entry)
+    screen.notes.print(
+        f"closed {run}: it can't be continued. What it had not spent is free for later runs"
+    )
 
 
 def _budget(request: Request) -> Budget | None:
@@ -77,160 +118,117 @@ def _measure(text: str | None) -> Measure:
         return text
 
 
-def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
-    """The ledger as plain values."""
-    delta = delta or (pages.budget.delta if pages.budget else None) or 1e-5
-    adjacency = pages.adjacency or Adjacency.ADD_REMOVE
-    unit = pages.protects
-    limit = pages.limit
-    try:
-        total = accountant.guarantee(pages.claim, adjacency, delta, unit.group_size)
-    except UnsupportedEvent:
-        total = None
-    answer: dict[str, Any] = {
-        "adjacency": pages.adjacency.value if pages.adjacency else None,
-        "delta": delta,
-        "epsilon": total.epsilon if total else None,
-        "method": total.method if total else None,
-        "rho": total.rho if total else None,
-        "unit": str(unit),
-        "adaptive": pages.adaptive,
-        "measure": described(limit) if limit else None,
-        "epsilon_if_fixed": _alone(pages.event, adjacency, delta, unit),
-        "budget": None if pages.budget is None else vars(pages.budget),
-        "entries": [_entry(entry, adjacency, delta, unit) for entry in pages.entries],
-    }
-    if pages.budget is not None:
-        spent = _spent(pages, pages.budget, adjacency)
-        taken = (
-            share(limit, pages.event)
-            if limit
-            else float(any(times for _, times in walk(pages.event)))
+def _require_as_given(request: Request, database: LedgerDatabase, state: LedgerState) -> None:
+    """Raise `BadInput` unless what is given of a ledger is what it was begun with."""
+    measure, group = _measure(request.measure), request.group_size
+    was = None
+    if measure is not None and measure != state.measure:
+        was = f"the measure {state.measure or 'that suits its first run'}", f"{request.measure} was"
+    elif group is not None and group != state.protects.group_size:
+        was = f"been begun to protect {state.protects}", f"{PrivacyUnit(group)} were"
+    elif request.owner is not None and request.owner != state.owner:
+        was = f"the owner {state.owner!r}" if state.owner else "no owner", f"{request.owner!r} was"
+    if was is not None:
+        raise BadInput(
+            f"{database.path} has {was[0]}, and {was[1]} given: that is fixed when a ledger is "
+            "begun. Leave it out, or begin another ledger"
         )
-        answer |= {"spent": spent, "left": pages.budget.limit * max(0.0, 1 - taken)}
-    return answer
 
 
-def _spent(pages: LedgerState, budget: Budget, adjacency: Adjacency) -> float:
-    """How much of the budget is gone: as the accountant counts fixed runs, or the share of the
-    filter's limit.
-    """
-    if not pages.entries:
-        return 0.0
-    if not pages.adaptive:
-        return budget.spent(pages.claim, adjacency)
-    limit = pages.limit
-    return budget.limit if limit is None else budget.limit * share(limit, pages.event)
+def _add_overlap(
+    database: LedgerDatabase, views: Mapping[str, LedgerView], request: Request
+) -> dict[str, object]:
+    """What persons are guaranteed who are in several of the data sets."""
+    names = database.names()
+    wanted = names if request.overlap == _ALL else _split_names(request.overlap, names)
+    return add_budgets(
+        {
+            name: views.get(name) or LedgerView.of(database.other(name), request.delta)
+            for name in wanted
+        }
+    )
 
 
-def _entry(
-    entry: RunEntry, adjacency: Adjacency, delta: float, unit: PrivacyUnit
-) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "what": entry.what,
-        "by": entry.by,
-        "begun": entry.begun,
-        "state": "open" if entry.open else "closed",
-        "epsilon": _alone(entry.counts, adjacency, delta, unit),
-        "epsilon_spent": _alone(entry.spent, adjacency, delta, unit),
-    }
-
-
-def _alone(event: Event, adjacency: Adjacency, delta: float, unit: PrivacyUnit) -> float | None:
-    """What `event` would cost by itself; None if that has no price."""
-    if event == Composed(()):
-        return 0.0
-    try:
-        return accountant.guarantee(event, adjacency, delta, unit.group_size).epsilon
-    except UnsupportedEvent:
-        return None
-
-
-def _show(answer: dict[str, Any], pages: LedgerState) -> None:
-    out = screen.answers
-    if not pages.entries:
-        out.print(
-            "Nothing was charged yet. The budget is "
-            f"{pages.budget or 'without limit: it only records'}."
+def _split_names(text: str, names: list[str]) -> list[str]:
+    """The names of data sets, with commas between them, each once."""
+    wanted = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise BadInput(
+            f"--overlap is {text[:60]}, and there is no data set {missing[0][:40]!r}: the ledger "
+            f"holds {', '.join(names)[:120]}. Give some of them, or --overlap all"
         )
+    return wanted
+
+
+def _write(paths: Mapping[str, Path], views: Mapping[str, LedgerView], name: str) -> None:
+    """Write the files that are asked for."""
+    first = next(iter(views.values()))
+    if path := paths.get(".html"):
+        ledger_files.write_page(first, name, path)
+    if path := paths.get(".csv"):
+        ledger_files.write_runs([*views.values()], path)
+    if path := paths.get(".png"):
+        ledger_files.draw_course(first, path)
+    for path in paths.values():
+        screen.notes.print(f"wrote {path}")
+
+
+# On the screen
+
+
+def _show(view: LedgerView) -> None:
+    out, figures, state = screen.answers, view.figures, view.state
+    if figures["owner"]:
+        out.print(f"The data set {figures['data']} of {figures['owner']}.")
+    if not state.entries:
+        for sentence in explain_counting(view):
+            out.print(sentence)
         return
     table = screen.Table()
-    for name in ("run", "begun (UTC)", "by", "what for", "state"):
-        table.add_column(name)
-    table.add_column("epsilon alone", justify="right")
-    for row in answer["entries"]:
-        state = (
-            "closed"
-            if row["state"] == "closed"
-            else f"open: {_number(row['epsilon_spent'])} of it spent"
-        )
+    for name in ("run", "begun (UTC)"):
+        table.add_column(name, no_wrap=True)
+    for name in ("by", "what for", "state"):
+        table.add_column(name, overflow="fold")
+    for name in ("epsilon alone", "spent so far"):
+        table.add_column(name, justify="right")
+    for row in figures["entries"]:
         table.add_row(
             row["id"],
-            row["begun"][:16].replace("T", " "),
+            write_moment(row["begun"]),
             row["by"],
             row["what"] or "-",
-            state,
-            _number(row["epsilon"]),
+            describe_state(row),
+            write_number(row["epsilon"]),
+            write_number(row["epsilon_spent"]),
         )
-    out.print(table, width=out.width if out.is_terminal else 160)
-    for line in _together(answer, pages):
-        out.print(line)
-    if pages.protects != PrivacyUnit():
-        out.print(f"What is protected: {pages.protects}.")
-    if pages.budget is None:
-        out.print("It only records: there is no budget.")
-    elif not pages.adaptive:
+    screen.print_table(table)
+    guarantee = describe_guarantee(view)
+    if guarantee:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent "
-            "or set aside. Runs from here on may be chosen by what was released: they are counted "
-            f"by {answer['measure'] or 'a filter'}, of which "
-            f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
+            f"\nTogether: {screen.BOLD}{guarantee}{screen.END} "
+            f"({figures['adjacency']}, by {figures['method']})."
         )
-    if any(entry.open for entry in pages.entries):
-        out.print(
-            "Open runs are under way or were interrupted: continue them with --resume, or give "
-            "back what they have not spent with --close RUN."
-        )
+    else:
+        out.print("")
+    for sentence in explain_counting(view):
+        out.print(sentence)
+    if state.protects != PrivacyUnit():
+        out.print(f"What is protected: {state.protects}.")
 
 
-def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
-    """What is guaranteed for all runs together, in words."""
-    guarantee = (
-        ""
-        if answer["epsilon"] is None
-        else (
-            f"epsilon {screen.BOLD}{readable(answer['epsilon'])}{screen.END} at delta "
-            f"{answer['delta']:g}"
-        )
-    )
-    by = f"({answer['adjacency']}, by {answer['method']})"
-    fixed = "-" if answer["epsilon_if_fixed"] is None else f"{readable(answer['epsilon_if_fixed'])}"
-    if not pages.adaptive:
-        how = " All were approved before the first release." if len(pages.entries) > 1 else ""
-        return [f"\nTogether: {guarantee} {by}.{how}"]
-    estimate = (
-        f"What was spent would be epsilon {fixed} if all of it had been fixed beforehand, "
-        "which is no guarantee."
-    )
-    if not guarantee:
-        return [
-            "\nThere is no guarantee for all runs together: they may have been chosen after "
-            "earlier results, and "
-            f"{'nothing limits them' if pages.budget is None else 'they are past the limit'}. "
-            f"{estimate}"
-        ]
-    assert pages.budget is not None
-    return [
-        (
-            f"\nTogether: {guarantee} {by}, the ledger's limit: runs may have been chosen after "
-            "earlier results."
-        ),
-        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of "
-        f"it is spent or set aside, {100 * answer['left'] / pages.budget.limit:.1f} % is left. "
-        f"{estimate}",
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else readable(value)
+def _list_data_sets(views: Mapping[str, LedgerView], database: LedgerDatabase) -> None:
+    """A line for each data set, and how to see one."""
+    table = screen.Table()
+    for name in ("data set", "owner", "budget", "spent or set aside", "left"):
+        table.add_column(name)
+    table.add_column("runs", justify="right")
+    for name, view in views.items():
+        figures, budget = view.figures, view.state.budget
+        amounts = ("-", "-")
+        if budget is not None:
+            amounts = (describe_amount(figures, "spent"), describe_amount(figures, "left"))
+        runs = str(len(figures["entries"]))
+        table.add_row(name, figures["owner"] or "-", str(budget or "none"), *amounts, runs)
+    screen.print_table(table)
+    screen.answers.print(f"\nSee one: privlearn ledger {database.path} --ledger-data NAME")

@@ -54,8 +54,11 @@ def open_database(
     database = database_at(address, data_set, anchor)
     there = database.exists()
     if not there and budget is None and not create:
+        from privlearn.core.accounting.ledgers.similar_names import words_on_similar  # a refusal
+
         raise BadInput(
-            f"there is no ledger {database.path}: check the name; or begin one with its budget, "
+            f"there is no ledger {database.path}{words_on_similar(database.path)}: check the "
+            "name; or begin one with its budget, "
             "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one without a "
             "limit that only records"
         )

@@ -17,6 +17,8 @@ from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.core.accounting.searches import bisect, bracket, largest
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
 
+#: What a refused run is told, which goes without saying where none was to be.
+_UNCHARGED = " Nothing was charged or drawn."
 #: Runs that are counted, at most.
 _MOST = 1000
 
@@ -56,7 +58,7 @@ def fit(state: LedgerState, require_room: Callable[..., None], plan: Planned) ->
     try:
         require_room(event, adjacency, unit)
     except (BudgetExceeded, UnsupportedEvent, AdjacencyMismatch, BadInput) as error:
-        return Fit(0, str(error))
+        return Fit(0, str(error).replace(_UNCHARGED, ""))
     if state.budget is None:
         return Fit(None)
 

@@ -111,6 +111,11 @@ class LedgerDatabase(ABC):
             BadInput: it can't be written.
         """
 
+    @property
+    def last_read(self) -> Place | None:
+        """How far it was read last; None before, or of a file of version 0.1."""
+        return None if self._known is None else self._known[1]
+
     def names(self) -> list[str]:
         """The data sets in it."""
         with self.reading() as execute:

@@ -256,13 +256,20 @@ class LedgerFile(LedgerDatabase):
         """Whether the file is of version 0.1, and no database."""
         if getattr(self._local, "connection", None) is not None:
             return False
+        if self.path.is_dir():
+            raise BadInput(
+                f"{self.path} is a folder, and a ledger is a file: give {self.path / 'study.db'}"
+            )
         if not self.path.is_file():
             raise BadInput(
                 f"there is no ledger {self.path}: begin one with Ledger.open(path, "
                 "pv.Budget(epsilon=E, delta=D))"
             )
         with self.path.open("rb") as file:
-            return file.read(len(_MAGIC)) != _MAGIC
+            start = file.read(len(_MAGIC))
+        if not start:
+            raise ValueError("it is empty, and a ledger never is")
+        return start != _MAGIC
 
     def _migrate(self) -> None:
         """Put a ledger of version 0.1 into a database; its file stays beside it, as `PATH.0.1`."""

@@ -11,6 +11,7 @@ from privlearn.core.accounting.filters import require_measure
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_state import NOTHING, LedgerState, RunEntry
+from privlearn.errors import BadInput
 
 _LONGEST = 1000  # characters of a text
 #: Fields that entries of version 0.1 lack.
@@ -23,7 +24,12 @@ _TEXTS, _FLAGS, _EVENTS = (
 
 
 def plain_state(state: LedgerState) -> dict[str, Any]:
-    """All of a state, as plain values."""
+    """All of a state, as plain values.
+
+    Raises:
+        BadInput: a text that is too long, as for a change.
+    """
+    _require_short("owner", state.owner)
     return {
         "budget": None if state.budget is None else asdict(state.budget),
         "measure": state.measure,
@@ -43,7 +49,18 @@ def _scope(state: LedgerState) -> dict[str, Any]:
 
 
 def _plain_entry(entry: RunEntry) -> dict[str, Any]:
+    for name in _TEXTS:
+        _require_short(name, getattr(entry, name))
     return {**vars(entry), **{name: to_json(getattr(entry, name)) for name in _EVENTS}}
+
+
+def _require_short(name: str, text: str) -> None:
+    """Raise `BadInput` for a text with which the ledger could not be read any more."""
+    if len(text) > _LONGEST:
+        raise BadInput(
+            f"{name} has {len(text):,} characters: a ledger keeps at most {_LONGEST:,}. Nothing "
+            "was charged or drawn. Give a shorter text"
+        )
 
 
 def change_between(before: LedgerState, after: LedgerState) -> dict[str, Any] | None:

@@ -383,10 +383,10 @@ class LedgerState:
         taken = math.inf if limit is None else share(limit, before)
         if limit is None or taken > 1:
             raise BudgetExceeded(
-                f"the runs so far take all of {budget} as a filter counts them, which a run that "
-                "is chosen after them would have to fit, too. Nothing was charged or drawn. "
-                "Approve all runs before the first release, ledger.approve(plan, other_plan), or "
-                "begin a ledger with a larger budget",
+                f"the runs so far take all of {budget} as a filter counts them. Nothing was "
+                "charged or drawn. For more runs begin another ledger, whose guarantee adds to "
+                "that of this one, and approve them together before the first: "
+                "ledger.approve(plan, other_plan)",
                 budget=budget,
             )
         assert self.adjacency is not None
@@ -400,8 +400,8 @@ class LedgerState:
         raise BudgetExceeded(
             f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from "
             f"{taken:.4g}: it has a budget of {budget}, and this run may have been chosen after "
-            "earlier results. Nothing was charged or drawn. Use more noise or fewer releases, or "
-            f"approve all runs before the first release.{room}",
+            "earlier results. Nothing was charged or drawn. Use more noise, or fewer releases "
+            f"(epochs, queries).{room}",
             budget=budget,
             would_be=after,
         )
@@ -444,7 +444,7 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
                 "aside before"
             )
         )
-        remedy = "a larger budget" if first else "a smaller target"
+        remedy = "a ledger with a larger budget" if first else "a smaller target"
 
         def together(candidate: Event) -> float:
             return budget.spent(compose([before, candidate]), adjacency)

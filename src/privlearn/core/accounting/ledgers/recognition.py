@@ -89,6 +89,6 @@ def _warn_of_overlap(version: DataVersion, database: LedgerDatabase, other: Ledg
         warn(
             f"rows of {database.data!r} are also in the data set {other.data!r} (of all rows of "
             f"both about {share:.0%}): a person who is in both is protected by the sum of both "
-            f"guarantees. `privlearn ledger {database.path} --overlap` computes it",
+            f"guarantees. `privlearn ledger {database.path} --overlap all` computes it",
             DataWarning,
         )
