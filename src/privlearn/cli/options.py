@@ -442,6 +442,11 @@ _OTHERS = (
         ),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
         Option(
+            "anchor",
+            "WHERE",
+            "a file, or command:PROGRAM, that keeps the ledger's head: an older copy is refused",
+        ),
+        Option(
             "overlap",
             "A,B",
             "what is guaranteed to persons who are in all of these data sets (or: all)",
@@ -616,6 +621,8 @@ _OTHERS = (
             "schema, with --paid: what is charged, and later the training, too; begun by "
             "`privlearn ledger FILE --epsilon E --measure renyi`",
         ),
+        _LEDGER_DATA,
+        _ANCHOR,
         Option(
             "schema",
             "F.toml",

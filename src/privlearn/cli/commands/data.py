@@ -192,7 +192,12 @@ def _draft(request: Request) -> int:
             f"there is no ledger {request.ledger}: check the name, or begin one, `privlearn ledger "
             f"{request.ledger} --epsilon E --measure renyi`"
         )
-    ledger = Ledger.open(request.ledger, what=f"a schema of {request.name}")
+    ledger = Ledger.open(
+        request.ledger,
+        what=f"a schema of {request.name}",
+        data_set=request.ledger_data,
+        anchor=request.anchor,
+    )
     if ledger.budget is None:
         raise BadInput(
             f"the ledger {request.ledger} has no budget, so that there would be no guarantee for "

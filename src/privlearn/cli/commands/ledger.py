@@ -38,7 +38,7 @@ def run(request: Request) -> int:
     paths = {suffix: Path(path) for suffix, path in outputs.items() if path is not None}
     for suffix, path in paths.items():
         ledger_files.require_writable(path, suffix)
-    database = database_at(request.file, request.ledger_data)
+    database = database_at(request.file, request.ledger_data, request.anchor)
     _begin(database, request)
     require_ledger(database)
     names = [request.ledger_data] if request.ledger_data is not None else database.names()

@@ -185,7 +185,7 @@ class LedgerDatabase(ABC):
     def other(self, name: str) -> Self:
         """The ledger of another data set in the same database."""
         database = copy(self)
-        database.data, database._known, database.anchor = name, None, None
+        database.data, database._known = name, None
         return database
 
     @abstractmethod
