@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -53,6 +55,11 @@ def said_of(action: Callable[[], Any]) -> list[str]:
     return [str(each.message) for each in caught if each.category is DataWarning]
 
 
+def pairs(text: str) -> list[str]:
+    """The bytes of a text in hexadecimal digits."""
+    return [text[place : place + 2] for place in range(0, len(text), 2)]
+
+
 def rows(seed: int, number: int = 300) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(number, 4, generator=torch.Generator().manual_seed(seed)).clamp(-3, 3)
     return x, (x[:, 0] > 0).long()
@@ -77,35 +84,65 @@ def check_a_ledger_recognises_its_rows() -> None:
         assert len(LedgerFile(path).read().versions) == 2
         other = digests(1000, 2)
         before = LedgerFile(path).read()
-        error = must_raise(BadInput, lambda: Ledger.open(path).require_data(other))
-        assert "is for other rows" in str(error)
+        for open_again in (Ledger.open, partial(Ledger.open, data_set="data")):
+            error = must_raise(BadInput, lambda a=open_again: a(path).require_data(other))
+            assert "is for other rows" in str(error)
         assert LedgerFile(path).read() == before
         new = Ledger.open(path, BUDGET, data_set="other")
+        assert "those of the data set 'data'" in str(
+            must_raise(BadInput, lambda: new.require_data(first))
+        )
+        assert not LedgerFile(path, "other").read().versions
         assert not said_of(lambda: new.require_data(other))
-        named = Ledger.open(path, data_set="data")
-        both = said_of(lambda: named.require_data(other))
+        declared = Ledger.open(path, data_set="data", new_rows=True)
+        both = said_of(lambda: pickle.loads(pickle.dumps(declared)).require_data(other))
         assert len(both) == 2
-        assert "next to none" in both[0]
+        assert "next to none are in both" in both[0]
         assert "also in the data set 'other'" in both[1]
-        path.with_name("ledger.db.key").unlink()  # another key, with which nothing is comparable
-        assert not said_of(lambda: new.require_data(digests(1000, 3)))
-        assert not path.with_name("ledger.db.key").stat().st_mode & 0o007
+
+
+@check
+def check_rows_are_compared_with_the_key_or_not_at_all() -> None:
+    """It is made with the ledger, and is for its readers alone. Where it is gone, or another one,
+    a run is refused unless its rows are declared.
+    """
+    with place() as path:
+        Ledger.open(path, BUDGET)
+        key = path.with_name("ledger.db.key")
+        assert not key.stat().st_mode & 0o007
+        Ledger.open(path).require_data(digests(1000))
+        content = key.read_bytes()
+        for left in (None, content[::-1]):
+            key.unlink()
+            if left:
+                key.write_bytes(left)
+            for seed in range(2):
+                error = must_raise(
+                    BadInput, lambda seed=seed: Ledger.open(path).require_data(digests(1000, seed))
+                )
+                assert "new_rows=True" in str(error)
+            assert key.exists() == (left is not None)
+            Ledger.open(path, new_rows=True).require_data(digests(1000))
+        key.write_bytes(content)
+        assert not said_of(lambda: Ledger.open(path).require_data(digests(1000)))
 
 
 @check
 def check_versions_tell_nothing_without_the_key() -> None:
-    """Under two keys the same rows have nothing in common, and how many there are is not to be
-    seen: not even that there is one, or none.
+    """Two versions of the same rows have nothing in common that is to be seen, and how many rows
+    there are is not to be seen either: not even that there is one, or none.
     """
     for number in (0, 1, 2, 100, 10_000):
-        one, two = (DataVersion.of(digests(number), key) for key in (KEY, KEY[::-1]))
-        assert one.share_in_common(two) < 0.03
-        assert (one.key, one.rows) != (two.key, two.rows)
-        slots = {one.slots[place : place + 4] for place in range(0, len(one.slots), 4)}
-        assert len(slots) > 120, number  # 128 but for chance
-        assert DataVersion.from_json(one.to_json()) == one
+        versions = [DataVersion.of(digests(number), key) for key in (KEY, KEY, KEY[::-1])]
+        for one, two in pairwise(versions):
+            equal = [a == b for a, b in zip(pairs(one.masked), pairs(two.masked), strict=True)]
+            assert sum(equal) < 8, number  # 288 bytes, one in 256 by chance
+        assert len({*pairs(versions[0].masked)}) > 120, number  # of 256
+        assert versions[0].share_in_common(versions[1], KEY) == 1
+        assert versions[0].key == versions[1].key != versions[2].key
+        assert DataVersion.from_json(versions[0].to_json()) == versions[0]
     single = DataVersion.of(digests(2), KEY)
-    for broken in ({**single.to_json(), "slots": "00"}, {"key": single.key}, [], "text"):
+    for broken in ({**single.to_json(), "masked": "00"}, {"key": single.key}, [], "text"):
         must_raise(ValueError, lambda data=broken: DataVersion.from_json(data))
 
 
@@ -113,14 +150,15 @@ def check_versions_tell_nothing_without_the_key() -> None:
 def check_what_versions_have_in_common_is_estimated() -> None:
     """Within 0.15, at any number of rows; few rows that differ have nothing in common."""
     few = [DataVersion.of(digests(20, seed), KEY) for seed in range(2)]
-    assert few[0].share_in_common(few[1]) < 0.05
+    assert few[0].share_in_common(few[1], KEY) < 0.05
     for number in (200, 20_000):
         for share in (0.9, 0.5, 0.1):
             for seed in range(3):
                 common = round(2 * number * share / (1 + share))
                 every = digests(3 * number, seed)
                 one, two = every[:number], every[number - common : 2 * number - common]
-                estimate = DataVersion.of(one, KEY).share_in_common(DataVersion.of(two, KEY))
+                versions = [DataVersion.of(rows, KEY) for rows in (one, two)]
+                estimate = versions[0].share_in_common(versions[1], KEY)
                 assert abs(estimate - share) < 0.15, (number, share, estimate)
 
 
@@ -231,6 +269,12 @@ def check_an_older_copy_is_refused_by_its_anchor() -> None:
             assert Ledger.open(path).event  # without its anchor it goes unseen
             error = must_raise(BadInput, lambda anchor=anchor: Ledger.open(path, anchor=anchor))
             assert "an older copy" in str(error)
+            for name in ("data", "other"):  # of which the anchor has no head, but of the first
+                must_raise(
+                    BadInput,
+                    lambda a=anchor, n=name: Ledger.open(path, BUDGET, data_set=n, anchor=a),
+                )
+            assert LedgerFile(path).names() == ["data"]
             path.unlink()
             must_raise(BadInput, lambda anchor=anchor: Ledger.open(path, BUDGET, anchor=anchor))
         path.unlink(missing_ok=True)
@@ -265,6 +309,7 @@ def check_what_waits_has_an_owner_and_ends() -> None:
             Ledger.open(path).begin(plan.event(), ADD)
         entries = LedgerFile(path).read().entries
         assert [entry.waiting for entry in entries] == [False, False]
+        assert [(entry.by, entry.expires) for entry in entries] == [("ann", ""), ("bob", "")]
         for time in (datetime.now(), datetime.now(UTC) - timedelta(seconds=1)):
             must_raise(BadInput, lambda time=time: ledger.approve(plan, expires=time))
     for released in (False, True):

@@ -301,6 +301,7 @@ def check_a_charge_is_on_the_disk_first() -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert sorted(each.name for each in path.parent.iterdir()) == [
             "ledger.db",
+            "ledger.db.key",
             "ledger.db.lock",
         ]
         assert LedgerFile(shutil.copy(path, path.with_name("copy.db"))).read() == store.read()

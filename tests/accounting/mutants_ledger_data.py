@@ -9,7 +9,7 @@ from privlearn.core.accounting.ledgers.anchors import FileAnchor
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.core.accounting.ledgers.ledger_state import LedgerState
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.publishing import publish
 from privlearn.runs import row_digests
 from privlearn.runs.session import Session
@@ -17,6 +17,7 @@ from tests.support.mutant import Mutant, suite_of
 
 KNOWN = "check_a_ledger_recognises_its_rows"
 SECRET = "check_versions_tell_nothing_without_the_key"
+COMPARED = "check_rows_are_compared_with_the_key_or_not_at_all"
 REFUSED = "check_runs_are_refused_on_other_rows"
 APART = "check_data_sets_have_ledgers_of_their_own"
 ANCHORED = "check_an_older_copy_is_refused_by_its_anchor"
@@ -44,37 +45,72 @@ MUTANTS = [
         "check_what_versions_have_in_common_is_estimated",
     ),
     Mutant(
-        "slots are keyed without their number",
-        DataVersion.of,
-        'slot.to_bytes(2, "big") + row.tobytes()',
-        "row.tobytes()",
+        "versions are not masked",
+        data_versions._mask,
+        "one ^ other",
+        "one",
         SECRET,
     ),
     Mutant(
-        "versions are compared whatever their key",
-        recognition.compare,
-        "if known.key == version.key",
-        "if True",
+        "all versions have one mask",
+        data_versions._mask,
+        'seed = _keyed(key, "mask", nonce)',
+        'seed = _keyed(key, "mask")',
+        SECRET,
+    ),
+    Mutant(
+        "a key that is gone is made anew",
+        recognition.recognise,
+        "create=not known or new_rows",
+        "create=True",
+        COMPARED,
+    ),
+    Mutant(
+        "rows that can't be compared are believed",
+        recognition._require_alike,
+        "if share is None and known:",
+        "if False:",
+        COMPARED,
+    ),
+    Mutant(
+        "the rows of another data set are taken",
+        recognition._require_alike,
+        "if same:",
+        "if False:",
         KNOWN,
+    ),
+    Mutant(
+        "a data set that its anchor knows is begun anew",
+        LedgerDatabase.begin,
+        "self._compare_with_anchor(execute)",
+        "pass",
+        ANCHORED,
+    ),
+    Mutant(
+        "who runs what was reserved is not noted",
+        RunEntry.taken_up,
+        "by=_user(), ",
+        "",
+        WAITING,
     ),
     Mutant(
         "everybody may read the key",
         LedgerFile.key,
         "& 0o660",
         "| 0o004",
-        KNOWN,
+        COMPARED,
     ),
     Mutant(
         "other rows are changed ones",
         recognition.recognise,
-        "share < _CHANGED and not database.named",
-        "share < 0",
+        "if not new_rows:",
+        "if False:",
         KNOWN,
     ),
     Mutant(
         "rows of other data sets are not compared",
         recognition.recognise,
-        "if name != database.data:",
+        "if other is not None and other > _SHARED:",
         "if False:",
         KNOWN,
     ),
@@ -116,14 +152,14 @@ MUTANTS = [
     Mutant(
         "an anchor is not compared",
         LedgerDatabase._compare_with_anchor,
-        "if kept is None:",
-        "if True:",
+        "heads = {} if self.anchor is None else self.anchor.heads()",
+        "heads = {}",
         ANCHORED,
     ),
     Mutant(
         "the last line of an anchor is its latest row",
-        anchors._last_head,
-        "int(number) > last[0]",
+        anchors._read_heads,
+        "int(number) > heads[name][0]",
         "True",
         ANCHORED,
     ),

@@ -178,18 +178,18 @@ def check_what_has_become_of_runs_is_said() -> None:
     with filled(BUDGET) as view:
         rows = view.figures["entries"]
         assert [row["state"] for row in rows] == STATES
-        assert [row["owner"] for row in rows] == [None, None, None, "ada", "ada"]
+        assert [row["reserved_for"] for row in rows] == [None, None, None, "ada", "ada"]
         assert [row["expires"] is None for row in rows] == [True, True, True, False, False]
-        first = [row["approved_before_first_release"] for row in rows]
+        first = [row["fixed_beforehand"] for row in rows]
         assert first == [True, False, False, False, False]
         page = ledger_page.write(view, "study.db", NOW)
         for words in (
             "waiting for ada until 2999-01-01 00:00",
             "expired: approved until 2026-01-10 00:00, never begun",
-            "closed (approved before the first release)",
+            "closed (fixed before the first release)",
         ):
             assert words in page
-        assert page.count("(approved before the first release)") == 1
+        assert page.count("(fixed before the first release)") == 1
         words_of_waiting = " ".join(explain_counting(view))
         assert "--resume" in words_of_waiting
         assert "What waits was approved ahead" in words_of_waiting
@@ -294,7 +294,7 @@ def check_tables_of_runs_hold_no_formulas() -> None:
         signs = tuple("=+-@\uff1d")
         names = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", '=HYPERLINK("http://x")']
         for row, name in zip(itertools.cycle(rows), names, strict=False):
-            row["what"], row["by"], row["owner"] = name, name, name
+            row["what"], row["by"], row["reserved_for"] = name, name, name
         for name in names:
             rows[0]["what"] = rows[0]["id"] = name
             read = list(csv.DictReader(io.StringIO(ledger_files.tabulate_runs([view]))))
@@ -304,8 +304,8 @@ def check_tables_of_runs_hold_no_formulas() -> None:
                 assert float(line["epsilon"]) == row["epsilon"]
                 assert float(line["epsilon_spent"]) == row["epsilon_spent"]
                 assert line["state"] == row["state"]
-                yes = line["approved_before_first_release"] == "yes"
-                assert yes is row["approved_before_first_release"]
+                yes = line["fixed_beforehand"] == "yes"
+                assert yes is row["fixed_beforehand"]
 
 
 @check

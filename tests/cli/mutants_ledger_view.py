@@ -97,15 +97,15 @@ MUTANTS = [
     Mutant(
         "what expired counts as closed",
         ledger_view._describe_entry,
-        "if entry.id in expired:",
+        "if entry.id in expired or _has_expired(entry):",
         "if False:",
         STATES,
     ),
     Mutant(
         "every run was approved beforehand",
         ledger_view._describe_entry,
-        '"approved_before_first_release": entry.declared',
-        '"approved_before_first_release": True',
+        '"fixed_beforehand": entry.declared',
+        '"fixed_beforehand": True',
         STATES,
     ),
     Mutant(

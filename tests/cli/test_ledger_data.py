@@ -40,17 +40,16 @@ def test_runs_name_the_data_set_of_their_rows(capsys: pytest.CaptureFixture[str]
     assert status == 2
     assert "--ledger-data NAME" in notes
     status, _, notes = run(f"{RUN} --ledger-data digit --out first", capsys)
-    assert (status, "has 'digits': check the name" in notes) == (2, True)
-    status, _, notes = run(f"{RUN} --ledger-data digits --out first", capsys)
-    assert status == 0, notes
+    assert (status, "it holds census, digits. Check the name" in notes) == (2, True)
+    assert LedgerFile("office.db").names() == ["census", "digits"]
+    assert run(f"{RUN} --ledger-data digits --out first", capsys)[0] == 0
     assert len(LedgerFile("office.db", "digits").read().entries) == 1
+    status, _, notes = run(f"{RUN} --ledger-data census --out second", capsys)
+    assert (status, "these rows are those of the data set 'digits'" in notes) == (2, True)
+    assert "--new-rows" in notes
     assert not LedgerFile("office.db", "census").read().entries
     with pytest.warns(DataWarning, match="are also in the data set 'digits'"):
-        assert run(f"{RUN} --ledger-data census --out second", capsys)[0] == 0
-    with pytest.warns(DataWarning, match="are also in the data set"):
-        status, _, notes = run(f"{RUN} --ledger-data elsewhere --out third", capsys)
-    assert status == 0
-    assert "began 'elsewhere' in the ledger office.db, which only records" in notes
+        assert run(f"{RUN} --ledger-data census --new-rows --out second", capsys)[0] == 0
 
 
 def test_a_folder_is_located_in_its_ledger(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +61,10 @@ def test_a_folder_is_located_in_its_ledger(capsys: pytest.CaptureFixture[str]) -
     status, answer, _ = run(f"{verify} office.db --json", capsys)
     located = json.loads(answer)["ledger"]
     assert (status, located["row"], located["rows"]) == (0, number, number + 3)
-    assert f"after row {number} of the ledger office.db" in run(f"{verify} office.db", capsys)[1]
+    assert (
+        f"after row {number} of the ledger of 'data' in office.db"
+        in run(f"{verify} office.db", capsys)[1]
+    )
     status, answer, _ = run(f"{verify} other.db --json", capsys)
     assert (status, json.loads(answer)["ok"]) == (1, False)
 
@@ -76,7 +78,9 @@ def test_an_approved_run_is_taken_up(capsys: pytest.CaptureFixture[str]) -> None
     assert run(f"{ahead} --expires 2020-01-01", capsys)[0] == 2
     assert run(f"{ahead} --expires soon", capsys)[0] == 2
     assert not LedgerFile("office.db").read().entries
-    status, answer, _ = run(f"{ahead} --expires 2999-01-31 --owner nobody-here --json", capsys)
+    status, answer, _ = run(
+        f"{ahead} --expires 2999-01-31 --reserved-for nobody-here --json", capsys
+    )
     room: dict[str, Any] = json.loads(answer)["room"]
     assert (status, room["approved"]) == (0, True)
     assert "waits for nobody-here to run it until 2999-02-01 00:00 UTC" in room["text"]

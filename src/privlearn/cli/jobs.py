@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, final
 
@@ -176,18 +175,23 @@ def _open_ledger(request: Request, what: str) -> Ledger:
             f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "
             f"data is begun by `privlearn ledger {path} --epsilon E`"
         )
-    names = database_at(path).names() if there else []
-    new = not there or (data_set is not None and data_set not in names)
-    if new and (alike := get_close_matches(data_set or "", names, cutoff=0.8)):
+    if there and data_set is not None and data_set not in (names := database_at(path).names()):
         raise BadInput(
-            f"the ledger {path} has no data set {data_set!r}, and has {alike[0]!r}: check the "
-            f"name. `privlearn ledger {path} --ledger-data {data_set} --epsilon E` begins one"
+            f"the ledger {path} has no data set {data_set[:60]!r}: it holds "
+            f"{', '.join(names)[:100]}. Check the name, or begin one with `privlearn ledger {path} "
+            "--ledger-data NAME --epsilon E`"
         )
-    ledger = Ledger.open(path, what=what, create=True, data_set=data_set, anchor=request.anchor)
-    if new:
-        began = f"the ledger {path}" if data_set is None else f"{data_set!r} in the ledger {path}"
+    ledger = Ledger.open(
+        path,
+        what=what,
+        create=True,
+        data_set=data_set,
+        anchor=request.anchor,
+        new_rows=request.new_rows,
+    )
+    if not there:
         screen.notes.print(
-            f"began {began}, which only records, so there is no guarantee for several "
+            f"began the ledger {path}, which only records, so there is no guarantee for several "
             "runs together: one with a budget is begun under another name, by `privlearn ledger "
             "FILE --epsilon E`"
         )

@@ -21,7 +21,7 @@ from privlearn.errors import BadInput
 #: What a file begins with, by the end of its name.
 _STARTS = {
     ".html": b"<!DOCTYPE html>\n",
-    ".csv": b"data,run,begun,by,owner,state,",
+    ".csv": b"data,run,begun,by,reserved_for,",
     ".png": b"\x89PNG\r\n\x1a\n",
 }
 #: What begins a formula in a spreadsheet, also in full width.
@@ -31,10 +31,10 @@ _COLUMNS = (
     "run",
     "begun",
     "by",
-    "owner",
+    "reserved_for",
     "state",
     "expires",
-    "approved_before_first_release",
+    "fixed_beforehand",
     "what",
     "epsilon",
     "epsilon_spent",

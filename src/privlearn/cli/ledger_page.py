@@ -144,7 +144,7 @@ def _list_runs(view: LedgerView) -> str:
 
 
 def _write_cells(row: dict[str, Any]) -> str:
-    first = " (approved before the first release)" if row["approved_before_first_release"] else ""
+    first = " (fixed before the first release)" if row["fixed_beforehand"] else ""
     texts = (write_moment(row["begun"]), row["by"], row["what"] or "-", describe_state(row) + first)
     numbers = (write_number(row["epsilon"]), write_number(row["epsilon_spent"]))
     return "".join(f"<td>{text(cell)}</td>" for cell in texts) + "".join(

@@ -15,7 +15,7 @@ from privlearn.core.accounting.events import Composed, Event, compose, walk
 from privlearn.core.accounting.filters import described, share
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.core.accounting.ledgers.ledger_database import DATA, LedgerDatabase
-from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
+from privlearn.core.accounting.ledgers.ledger_state import NOTHING, LedgerState, RunEntry
 from privlearn.errors import UnsupportedEvent
 
 #: What a figure of a filter is: a part of its limit, times the budget's epsilon.
@@ -164,7 +164,7 @@ def compute_history(state: LedgerState, most: int = _MOST_POINTS) -> list[dict[s
 def _describe_entry(
     entry: RunEntry, adjacency: Adjacency, delta: float, unit: PrivacyUnit, expired: set[str]
 ) -> dict[str, Any]:
-    if entry.id in expired:
+    if entry.id in expired or _has_expired(entry):
         state = "expired"
     elif entry.waiting:
         state = "waiting"
@@ -176,12 +176,17 @@ def _describe_entry(
         "by": entry.by,
         "begun": entry.begun,
         "state": state,
-        "owner": entry.owner or None,
+        "reserved_for": entry.owner or None,
         "expires": entry.expires or None,
-        "approved_before_first_release": entry.declared,
+        "fixed_beforehand": entry.declared,
         "epsilon": _price_alone(entry.counts, adjacency, delta, unit),
         "epsilon_spent": _price_alone(entry.spent, adjacency, delta, unit),
     }
+
+
+def _has_expired(entry: RunEntry) -> bool:
+    """Whether an approval was closed at its time: a run that takes one up takes the time away."""
+    return bool(entry.expires) and not entry.open and entry.spent == NOTHING
 
 
 def _price_alone(
@@ -213,7 +218,7 @@ def describe_state(row: dict[str, Any]) -> str:
     """What has become of a run."""
     until = f" until {write_moment(row['expires'])}" if row["expires"] else ""
     if row["state"] == "waiting":
-        return f"waiting for {row['owner'] or 'everybody'}{until}"
+        return f"waiting for {row['reserved_for'] or 'everybody'}{until}"
     if row["state"] == "expired":
         return f"expired: approved{until}, never begun"
     return str(row["state"])

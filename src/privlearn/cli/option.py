@@ -112,7 +112,10 @@ def expiry(text: str) -> datetime:
         ) from None
     if "T" not in text and " " not in text:
         time += timedelta(days=1)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    if time <= datetime.now(UTC):
+        raise argparse.ArgumentTypeError(f"{text[:40]} is past: expected a time to come")
+    return time
 
 
 @final

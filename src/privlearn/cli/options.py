@@ -102,6 +102,7 @@ USUAL = {
         "measure",
         "close",
         "overlap",
+        "anchor",
         "html",
         "csv",
         "plot",
@@ -257,8 +258,7 @@ _CONFIG = group_of(
 _LEDGER_DATA = Option(
     "ledger-data",
     "NAME",
-    "with --ledger: the data set that the rows are of, where it holds several; a new name begins "
-    "one",
+    "with --ledger: the data set that the rows are of, where it holds several",
     argument="data_set",
 )
 _ANCHOR = Option(
@@ -726,7 +726,12 @@ def _without_data() -> tuple[Option, ...]:
             False,
         ),
         Option(
-            "owner", "USER", "with --approve: who alone may run it (default: everybody)", str, ""
+            "reserved-for",
+            "USER",
+            "with --approve: who alone may run it (default: everybody)",
+            str,
+            "",
+            argument="owner",
         ),
         Option(
             "expires",
@@ -789,6 +794,13 @@ _RUN = group_of(
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
     _LEDGER_DATA,
     _ANCHOR,
+    Option(
+        "new-rows",
+        None,
+        "with --ledger: the rows are of the same persons, though they are others than before",
+        bool,
+        False,
+    ),
     Option(
         "resume", None, "go on with an interrupted run, as if nothing had happened", bool, False
     ),

@@ -512,7 +512,7 @@ class Plan(AbstractPlan):
                 f"{counted} (divisor of sums)",
                 number if self.examples is None else f"{self.examples}, declared by the publisher",
             ),
-            ("earlier releases", ", ".join(earlier) or "none"),
+            ("releases before training", ", ".join(earlier) or "none"),
             *(
                 []
                 if self.temperature is None

@@ -57,13 +57,16 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
             raise BadInput("--approve needs the ledger that the run is to be charged to: --ledger")
         return {}
     ledger = open_ledger(request, "approved beforehand")
+    if not request.approve:
+        return describe_room(ledger, plan, request.delta, request.command)
+    user = request.reserved_for
+    ledger.approve(plan, owner=user, expires=request.expires)
     answer = describe_room(ledger, plan, request.delta, request.command)
-    if request.approve:
-        ledger.approve(plan, owner=request.owner, expires=request.expires)
-        until = "" if request.expires is None else f" until {request.expires:%Y-%m-%d %H:%M} UTC"
-        by = request.owner or "anyone"
-        answer["room"] |= {"approved": True}
-        answer["room"]["text"] += f"; it is approved, and waits for {by} to run it{until}"
+    until = "" if request.expires is None else f" until {request.expires:%Y-%m-%d %H:%M} UTC"
+    waits = f"the run is approved, and waits for {user or 'anyone'} to run it{until}"
+    room = answer["room"]
+    # beside the one that was approved
+    room |= {"fits": True, "approved": True, "text": f"{waits}; beside it {room['text']}"}
     return answer
 
 

@@ -67,17 +67,30 @@ def _find_in_ledger(request: Request) -> dict[str, Any]:
     """
     file = Path(request.folder) / CERTIFICATE
     head = certificate.parse(file.read_bytes())["facts"].get(certificate.HEAD)
-    database = database_at(request.ledger, request.ledger_data)
-    database.check()
-    last, _ = database.head()
-    row = None if head is None else database.number_of(head)
+    database = database_at(request.ledger)
+    names = database.names() if request.ledger_data is None else [request.ledger_data]
     text = (
-        f"the certificate was made with another ledger than {request.ledger}, or with rows that it "
-        "has no more"
-        if row is None
-        else f"It was published after row {row} of the ledger {request.ledger}, which has {last}."
+        f"the certificate was made with another ledger than {database.path} (of "
+        f"{', '.join(names)[:100]}), or with rows that it has no more"
     )
-    return {"file": str(request.ledger), "row": row, "rows": last, "text": text}
+    for name in names:
+        ledger = database.other(name)
+        ledger.check()
+        row = None if head is None else ledger.number_of(head)
+        if row is not None:
+            last, _ = ledger.head()
+            text = (
+                f"It was published after row {row} of the ledger of {name!r} in {database.path}, "
+                f"which has {last}."
+            )
+            return {
+                "file": str(database.path),
+                "data": name,
+                "row": row,
+                "rows": last,
+                "text": text,
+            }
+    return {"file": str(database.path), "data": None, "row": None, "rows": None, "text": text}
 
 
 def _who(checked: Verification, key: str | None) -> str:

@@ -93,6 +93,7 @@ class Ledger(Described):
             the budget.
     """
 
+    _new_rows = False
     _interface = ("require_room", "begin", "charge", "settle")
 
     @checked
@@ -141,6 +142,7 @@ class Ledger(Described):
         data_set: str | None = None,
         owner: str = "",
         anchor: Anchor | str | Path | None = None,
+        new_rows: bool = False,
     ) -> Ledger:
         """A ledger that lives in a file: several runs, in several processes, compose on one budget.
 
@@ -156,6 +158,7 @@ class Ledger(Described):
             data_set: the data set whose ledger it is; begun if it isn't there and a budget is
                 given. None: the one data set that the file has.
             owner: of a new ledger: whose the data are, to be read by people.
+            new_rows: declares that rows are of the data set, though they are others than before.
             anchor: where the head is kept outside of the ledger (`anchors`): a file, or
                 `command:PROGRAM`. A ledger that lacks what was kept is refused.
 
@@ -171,6 +174,7 @@ class Ledger(Described):
         )
         ledger = cls.__new__(cls)
         ledger._begin(database, what)
+        ledger._new_rows = new_rows
         return ledger
 
     @property
@@ -304,7 +308,7 @@ class Ledger(Described):
         from privlearn.core.accounting.ledgers.recognition import recognise  # as `open`
 
         store: Any = self._run.store
-        recognise(store, digests)
+        recognise(store, digests, new_rows=self._new_rows)
 
     @checked
     def approve(self, *plans: Planned, owner: str = "", expires: datetime | None = None) -> None:
@@ -485,7 +489,8 @@ class Ledger(Described):
                 "again. Keep it in a file: Ledger.open(path)"
             )
         store: Any = self._run.store
-        opened = partial(Ledger.open, what=self._what, data_set=store.data, anchor=store.anchor)
+        more = {"data_set": store.data, "anchor": store.anchor, "new_rows": self._new_rows}
+        opened = partial(Ledger.open, what=self._what, **more)
         return opened, (store.address,)
 
     def _summary(self) -> Summary:

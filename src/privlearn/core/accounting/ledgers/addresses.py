@@ -62,7 +62,7 @@ def open_database(
             "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one without a "
             "limit that only records"
         )
-    if not there or (data_set is not None and (budget is not None or create)):
+    if not there or (data_set is not None and budget is not None):
         database.begin(budget, require_measure(measure, budget), owner)
     state = database.read()
     if budget is not None and state.budget != budget:

@@ -17,8 +17,8 @@ _DIGITS = 64
 class Anchor(Protocol):
     """Where the head of a ledger is kept."""
 
-    def last(self, data: str) -> tuple[int, str] | None:
-        """Number and digest of the last row that was kept for a data set; None if none was."""
+    def heads(self) -> dict[str, tuple[int, str]]:
+        """Number and digest of the last row that was kept for each data set."""
 
     def keep(self, data: str, number: int, digest: str) -> None:
         """Keep the last row of a data set: its number and its digest.
@@ -46,13 +46,13 @@ class FileAnchor:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def last(self, data: str) -> tuple[int, str] | None:
-        """The head in the last line of a data set."""
+    def heads(self) -> dict[str, tuple[int, str]]:
+        """The heads in the file."""
         try:
             lines = self.path.read_text("utf-8") if self.path.exists() else ""
         except (OSError, ValueError) as error:
             raise BadInput(f"the anchor {self.path} cannot be read: {error}") from error
-        return _last_head(lines, data, str(self.path))
+        return _read_heads(lines, str(self.path))
 
     def keep(self, data: str, number: int, digest: str) -> None:
         """Append a line."""
@@ -75,9 +75,9 @@ class CommandAnchor:
     def __init__(self, command: str) -> None:
         self.command = command
 
-    def last(self, data: str) -> tuple[int, str] | None:
-        """The head in the last line of a data set that the command prints."""
-        return _last_head(self._run(""), data, self.command)
+    def heads(self) -> dict[str, tuple[int, str]]:
+        """The heads that the command prints."""
+        return _read_heads(self._run(""), self.command)
 
     def keep(self, data: str, number: int, digest: str) -> None:
         """Give the command a line."""
@@ -108,9 +108,9 @@ def _line(data: str, number: int, digest: str) -> str:
     return f"{number} {digest} {data}\n"
 
 
-def _last_head(lines: str, data: str, where: str) -> tuple[int, str] | None:
-    """The latest row among the lines: two processes may have kept theirs in another order."""
-    last = None
+def _read_heads(lines: str, where: str) -> dict[str, tuple[int, str]]:
+    """The latest row of each data set: two processes may have kept theirs in another order."""
+    heads: dict[str, tuple[int, str]] = {}
     for line in filter(str.strip, lines.splitlines()):
         number, _, rest = line.partition(" ")
         digest, _, name = rest.partition(" ")
@@ -119,9 +119,9 @@ def _last_head(lines: str, data: str, where: str) -> tuple[int, str] | None:
                 f"the anchor {where[:80]!r} has the line {line[:60]!r}: expected a number, a "
                 "digest and the name of a data set"
             )
-        if name == data and (last is None or int(number) > last[0]):
-            last = int(number), digest
-    return last
+        if name not in heads or int(number) > heads[name][0]:
+            heads[name] = int(number), digest
+    return heads
 
 
 def _explain_lost_head(where: str, why: str) -> BadInput:

@@ -2,7 +2,7 @@
 
 It keeps a few keyed numbers of each version of the rows. To those who have the key and the rows
 they say whether other rows are the same, and about how many are. Without the key they are random
-numbers: they follow from the rows, and not from how many there are.
+numbers, of which two can't be compared, and their number does not follow from that of the rows.
 
 How much two versions have in common is estimated by one-permutation hashing with short digests (Li,
 Owen and Zhang 2012; Li and Koenig 2010): rows are dealt to slots by their digests, and versions are
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _SLOTS = 128
 _BYTES = 2  # of a slot: two rows that differ agree in it by chance once in 65,536 times
+#: Bytes of the digest of all rows, of a nonce and of what tells keys apart.
+_WHOLE, _NONCE, _ID = 32, 16, 8
 #: Versions that a data set keeps, at most: the latest.
 MOST = 20
 
@@ -34,41 +37,46 @@ class DataVersion:
 
     Attributes:
         key: tells the key that it was computed with from others.
-        rows: a keyed digest of all rows, in any order.
-        slots: keyed digests of one row of each slot.
+        nonce: differs from version to version.
+        masked: the digests of the rows, masked by key and nonce: without the key two versions can't
+            be compared.
     """
 
     key: str
-    rows: str
-    slots: str
+    nonce: str
+    masked: str
 
     @classmethod
     def of(cls, digests: NDArray[np.uint64], key: bytes) -> DataVersion:
         """The version of rows with these digests, shape (rows,)."""
         ordered = np.sort(digests)
-        least = _least_of_slots(ordered)
-        slots = [
-            _keyed(key, "slot", slot.to_bytes(2, "big") + row.tobytes())[:_BYTES]
-            for slot, row in enumerate(least)
-        ]
-        return cls(
-            _keyed(key, "key").hex()[:16],
-            _keyed(key, "rows", ordered.tobytes()).hex(),
-            b"".join(slots).hex(),
-        )
+        content = _keyed(key, "rows", ordered.tobytes())
+        for slot, row in enumerate(_least_of_slots(ordered)):
+            content += _keyed(key, "slot", slot.to_bytes(2, "big") + row.tobytes())[:_BYTES]
+        nonce = secrets.token_bytes(_NONCE)
+        return cls(identify_key(key), nonce.hex(), _mask(content, key, nonce).hex())
 
-    def share_in_common(self, other: DataVersion) -> float:
+    def share_in_common(self, other: DataVersion, key: bytes) -> float:
         """An estimate of how many of the rows of both are in both, from 0 to 1; exactly 1 if all
         are. Its standard deviation is at most 0.045.
+
+        Args:
+            other: another version.
+            key: the key of both.
         """
-        if self.rows == other.rows:
+        (rows, slots), (other_rows, other_slots) = self._open(key), other._open(key)
+        if rows == other_rows:
             return 1.0
-        width = 2 * _BYTES
         equal = sum(
-            self.slots[place : place + width] == other.slots[place : place + width]
-            for place in range(0, width * _SLOTS, width)
+            slots[place : place + _BYTES] == other_slots[place : place + _BYTES]
+            for place in range(0, _BYTES * _SLOTS, _BYTES)
         )
         return equal / _SLOTS
+
+    def _open(self, key: bytes) -> tuple[bytes, bytes]:
+        """The digest of all rows, and those of the slots."""
+        content = _mask(bytes.fromhex(self.masked), key, bytes.fromhex(self.nonce))
+        return content[:_WHOLE], content[_WHOLE:]
 
     def to_json(self) -> dict[str, str]:
         """As plain values."""
@@ -81,13 +89,25 @@ class DataVersion:
         Raises:
             ValueError: anything else.
         """
-        lengths = {"key": 16, "rows": 64, "slots": 2 * _BYTES * _SLOTS}
-        if not isinstance(data, dict) or set(data) != set(lengths):
-            raise ValueError(f"a version of the data has other fields than {', '.join(lengths)}")
-        for name, length in lengths.items():
-            if not isinstance(data[name], str) or len(data[name]) != length:
-                raise ValueError(f"{name} of a version of the data: expected {length} characters")
+        sizes = {"key": _ID, "nonce": _NONCE, "masked": _WHOLE + _BYTES * _SLOTS}
+        if not isinstance(data, dict) or set(data) != set(sizes):
+            raise ValueError(f"a version of the data has other fields than {', '.join(sizes)}")
+        for name, size in sizes.items():
+            if not isinstance(data[name], str) or len(bytes.fromhex(data[name])) != size:
+                raise ValueError(f"{name} of a version of the data: expected {size} bytes")
         return cls(**data)
+
+
+def identify_key(key: bytes) -> str:
+    """What tells a key from others, and nothing else of it."""
+    return _keyed(key, "key").hex()[: 2 * _ID]
+
+
+def _mask(content: bytes, key: bytes, nonce: bytes) -> bytes:
+    """`content` with a stream of bytes of key and nonce added to it, or taken off it."""
+    seed = _keyed(key, "mask", nonce)
+    stream = hashlib.shake_256(seed).digest(len(content))
+    return bytes(one ^ other for one, other in zip(content, stream, strict=True))
 
 
 def _least_of_slots(ordered: NDArray[np.uint64]) -> NDArray[np.uint64]:

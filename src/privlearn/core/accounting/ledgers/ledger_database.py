@@ -82,8 +82,6 @@ class LedgerDatabase(ABC):
         if data is not None:
             require_name(data)
         self.path, self.address, self.data, self.anchor = path, address, data, anchor
-        #: Whether the name was given, and not looked up.
-        self.named = data is not None
         self._known: tuple[LedgerState, Place] | None = None
 
     @abstractmethod
@@ -129,6 +127,8 @@ class LedgerDatabase(ABC):
         """
         with self.writing() as execute:
             if execute(_HEAD, self.data or DATA).fetchone() is None:
+                with self.readable():
+                    self._compare_with_anchor(execute)
                 begin_ledger(execute, self.data or DATA, LedgerState(budget, measure, owner=owner))
 
     def read(self) -> LedgerState:
@@ -189,8 +189,12 @@ class LedgerDatabase(ABC):
         return database
 
     @abstractmethod
-    def key(self) -> bytes:
-        """The secret that the digests of rows are keyed with: made when it is asked for first."""
+    def key(self, *, create: bool) -> bytes:
+        """The secret that the digests of rows are keyed with; made if it isn't there and may be.
+
+        Raises:
+            BadInput: it isn't there.
+        """
 
     def _name(self, execute: Transaction) -> str:
         """The data set's name."""
@@ -223,24 +227,24 @@ class LedgerDatabase(ABC):
             if start is None:
                 raise ValueError("it has no rows")
             state, place = LedgerState(), Place(start[0] - 1, start[1])
-            self._compare_with_anchor(execute, name)
+            self._compare_with_anchor(execute)
         state, place = read_rows(_rows(execute, name, place), state, place)
         if tuple(head) != (place.number, place.digest):
             raise ValueError("its last rows are gone, or others: perhaps a copy was put back")
         self._known = state, place
         return state, place
 
-    def _compare_with_anchor(self, execute: Transaction, name: str) -> None:
-        """Raise `ValueError` unless the ledger holds the row that its anchor keeps."""
-        kept = None if self.anchor is None else self.anchor.last(name)
-        if kept is None:
-            return
-        number, digest = kept
-        if execute(_DIGEST, name, number).fetchone() != (digest,):
-            raise ValueError(
-                f"its anchor keeps another row {number}, or a later one than it has: an older copy "
-                "was put back, or it is another ledger"
-            )
+    def _compare_with_anchor(self, execute: Transaction) -> None:
+        """Raise `ValueError` unless the database holds the rows that its anchor keeps, of all data
+        sets.
+        """
+        heads = {} if self.anchor is None else self.anchor.heads()
+        for name, (number, digest) in heads.items():
+            if execute(_DIGEST, name, number).fetchone() != (digest,):
+                raise ValueError(
+                    f"its anchor keeps another row {number} of {name!r}, or a later one than it "
+                    "has: an older copy was put back, or it is another ledger"
+                )
 
 
 def _names(execute: Transaction) -> list[str]:

@@ -129,8 +129,10 @@ class LedgerFile(LedgerDatabase):
             super().begin(budget, measure, owner)
             return
         with self._alone():
-            if not self.exists():
-                self._begin_file(self.data or DATA, LedgerState(budget, measure, owner=owner))
+            if self.exists():
+                return
+            self._begin_file(self.data or DATA, LedgerState(budget, measure, owner=owner))
+        self.key(create=True)
 
     def _begin_file(self, name: str, state: LedgerState) -> None:
         """Write a database beside the path, and move it there: it is whole, or not there."""
@@ -241,13 +243,19 @@ class LedgerFile(LedgerDatabase):
         self._local.file = _file_of(self.path)
         return connection
 
-    def key(self) -> bytes:
+    def key(self, *, create: bool) -> bytes:
         """The key in `PATH.key`, which those may read who may read the ledger, but never
         everybody.
         """
         file = self.path.with_name(f"{self.path.name}.key")
         with self.readable(), self._alone():
             if not file.exists():
+                if not create:
+                    raise BadInput(
+                        f"{file} is gone, without which rows can't be compared with those of "
+                        "earlier runs: bring it back. If they are of the same persons, say so "
+                        "with new_rows=True"
+                    )
                 mode = self.path.stat().st_mode & 0o660
                 write_durably(file, secrets.token_hex(32).encode(), mode=mode)
             return file.read_bytes().strip()

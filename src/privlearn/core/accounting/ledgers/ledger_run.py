@@ -82,7 +82,7 @@ class LedgerRun:
             ahead = state.waiting(approved)
             if ahead is not None and state.adjacency is adjacency:
                 state.require_unit(unit)
-                entry = replace(ahead, waiting=False, what=what or ahead.what)
+                entry = ahead.taken_up(what)
                 state.put(entry)
             else:
                 state.require_room(approved, adjacency, unit)

@@ -173,10 +173,15 @@ class LedgerServer(LedgerDatabase):
         if done.statusmessage != "COMMIT":  # after an error COMMIT is answered by "ROLLBACK"
             raise psycopg.DatabaseError("the server rolled the change back")
 
-    def key(self) -> bytes:
+    def key(self, *, create: bool) -> bytes:
         """The key in the table `data_key`, which analysts may read, and auditors may not."""
         with self.reading() as execute:
             row = execute(_KEY).fetchone()
+        if row is None and not create:
+            raise BadInput(
+                f"{self.path} has no key, without which rows can't be compared with those of "
+                "earlier runs. If they are of the same persons, say so with new_rows=True"
+            )
         if row is None:
             with self.writing() as execute:
                 row = execute(_KEY).fetchone()

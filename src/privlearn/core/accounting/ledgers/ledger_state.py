@@ -113,6 +113,10 @@ class RunEntry:
             expires,
         )
 
+    def taken_up(self, what: str) -> RunEntry:
+        """What waited, begun by this user."""
+        return replace(self, waiting=False, by=_user(), what=what or self.what, expires="")
+
     @property
     def counts(self) -> Composed:
         """What a filter has to count for it: all that was approved while it is open, then what was
