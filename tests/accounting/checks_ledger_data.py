@@ -216,7 +216,8 @@ def check_runs_are_refused_on_other_rows() -> None:
 def check_data_sets_have_ledgers_of_their_own() -> None:
     """In one database, with a budget each; one without its name is opened where there is one."""
     with place() as path:
-        first = Ledger.open(path, BUDGET, data_set="first", owner="Ada")
+        LedgerFile(path, "first").begin(BUDGET, owner="Ada")
+        first = Ledger.open(path, BUDGET, data_set="first")
         first.charge(Gaussian(1.0), ADD)
         assert Ledger.open(path).event == first.event
         second = Ledger.open(path, Budget(1.0, 1e-5), data_set="second")

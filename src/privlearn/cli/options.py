@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from privlearn.cli.option import (
@@ -361,13 +362,7 @@ _OTHERS = (
         "say where in this ledger the folder was published; refuse it if nowhere",
         commands=("verify",),
     ),
-    Option(
-        "ledger-data",
-        "NAME",
-        "with --ledger: the data set, where it holds several",
-        commands=("verify",),
-        argument="data_set",
-    ),
+    replace(_LEDGER_DATA, commands=("verify",)),
     _KEY,
     *group_of(
         None,

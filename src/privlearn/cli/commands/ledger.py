@@ -21,8 +21,7 @@ from privlearn.cli.request import Request
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.filters import Measure
 from privlearn.core.accounting.guarantee import PrivacyUnit
-from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.addresses import database_at
+from privlearn.core.accounting.ledgers.addresses import database_at, open_database
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
 from privlearn.errors import BadInput
@@ -83,7 +82,7 @@ def _begin(database: LedgerDatabase, request: Request) -> None:
         raise BadInput(f"--owner is {owner[:60]!r}: expected at most 200 printable characters")
     new = not database.exists() or (data is not None and data not in database.names())
     measure = _measure(request.measure)
-    Ledger.open(request.file, budget, measure=measure, data_set=data, owner=owner)
+    open_database(request.file, budget, measure, data, create=False, owner=owner)
     if new:
         usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
         of_data = "" if data is None else f" for the data set {data}"

@@ -140,7 +140,6 @@ class Ledger(Described):
         create: bool = False,
         measure: Measure = None,
         data_set: str | None = None,
-        owner: str = "",
         anchor: Anchor | str | Path | None = None,
         new_rows: bool = False,
     ) -> Ledger:
@@ -155,23 +154,17 @@ class Ledger(Described):
             what: what its charges are for, to be read by people.
             create: begin a ledger that only records, without a limit, if none is there. Otherwise a
                 name with a slip in it would be another ledger, on which nothing is ever refused.
-            data_set: the data set whose ledger it is; begun if it isn't there and a budget is
-                given. None: the one data set that the file has.
-            owner: of a new ledger: whose the data are, to be read by people.
+            data_set: which of its data sets, begun if a budget is given; None: the only one.
             new_rows: declares that rows are of the data set, though they are others than before.
-            anchor: where the head is kept outside of the ledger (`anchors`): a file, or
-                `command:PROGRAM`. A ledger that lacks what was kept is refused.
+            anchor: what keeps its head elsewhere (`anchors`), so that older copies are refused.
 
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget
                 or measure.
         """
-        # databases, for ledgers that are in one
-        from privlearn.core.accounting.ledgers.addresses import open_database
+        from privlearn.core.accounting.ledgers.addresses import open_database  # and databases
 
-        database = open_database(
-            path, budget, measure, create=create, data_set=data_set, owner=owner, anchor=anchor
-        )
+        database = open_database(path, budget, measure, data_set, create=create, anchor=anchor)
         ledger = cls.__new__(cls)
         ledger._begin(database, what)
         ledger._new_rows = new_rows
@@ -321,7 +314,6 @@ class Ledger(Described):
         earlier results.
 
         Args:
-            plans: what is approved.
             owner: the user who alone may run them; empty: everybody.
             expires: when they are closed if they have not begun; None: never.
 

@@ -40,9 +40,9 @@ def open_database(
     address: str | Path,
     budget: Budget | None,
     measure: Measure,
+    data_set: str | None,
     *,
     create: bool,
-    data_set: str | None,
     owner: str = "",
     anchor: Anchor | str | Path | None = None,
 ) -> LedgerDatabase:
