@@ -258,6 +258,7 @@ PLACEHOLDERS = [
     (re.compile(r"^( *seconds +)[\d.]+ *$", re.MULTILINE), r"\1SECONDS"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00|Z)?"), "TIME"),
     (re.compile(r"SHA256:[\w+/=-]+"), "FINGERPRINT"),
+    (re.compile(r'("head": )\{[^}]*\}'), r'\1"HEAD"'),
     (re.compile(r"^.*\u2501.*\n", re.MULTILINE), ""),  # progress, which may be drawn more than once
 ]
 #: In what `ledger` says: the names of runs.
@@ -386,11 +387,16 @@ def _published(folder: Path) -> dict[str, Any]:
     return {
         "files": figures["files"],
         "plan": figures["certificate"]["plan"],
-        "facts": figures["certificate"]["facts"],
+        "facts": _without_head(figures["certificate"]["facts"]),
         "config": figures["config"],
         "card": plain.condensed(card),
         "weights": figures["weights"],
     }
+
+
+def _without_head(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts without the digest of a ledger's last row, which holds a moment and a key."""
+    return {**facts, "ledger_head": "HEAD"} if "ledger_head" in facts else facts
 
 
 def _settled(text: str) -> str:
