@@ -14,7 +14,6 @@ from typing import Any
 
 from privlearn._storage import write_durably
 from privlearn._texts import for_terminal
-from privlearn.cli import ledger_page
 from privlearn.cli.ledger_view import SHARE, LedgerView
 from privlearn.errors import BadInput
 
@@ -62,6 +61,8 @@ def require_writable(path: Path, suffix: str) -> None:
 
 def write_page(view: LedgerView, name: str, path: Path) -> None:
     """Write the page of a ledger, which is at `name`."""
+    from privlearn.cli import ledger_page  # pages of cards, which load torch
+
     _write(path, ledger_page.write(view, name, datetime.now(UTC)).encode())
 
 
@@ -101,6 +102,8 @@ def draw_course(view: LedgerView, path: Path) -> None:
             installed.
     """
     figures, budget = view.figures, view.state.budget
+    from privlearn.cli import ledger_page  # as `write_page`
+
     points = ledger_page.trace_course(figures["history"], datetime.now(UTC))
     if budget is None or not points:
         raise BadInput("--plot draws what runs spent of a budget: there is no budget, or no run")
