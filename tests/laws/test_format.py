@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -19,8 +20,11 @@ from referencing import Registry, Resource
 
 from privlearn import _public
 from privlearn._storage import loads
-from privlearn.core.accounting import events
+from privlearn.core.accounting import accountant, events
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
@@ -230,3 +234,109 @@ def test_rows_of_ledgers_are_valid(tmp_path: Path) -> None:
             assert not content.is_valid({**body, "more": 1})
             forms.add(each[3])
     assert forms == {0, 1}
+
+
+def tables() -> list[list[list[str]]]:
+    """The tables of the page: rows of cells, without their heads."""
+    found: list[list[list[str]]] = [[]]
+    for line in (generated.FOLDER / "README.md").read_text("utf-8").splitlines():
+        if line.startswith("| "):
+            found[-1].append([cell.strip().replace("`", "") for cell in line[1:-1].split(" | ")])
+        elif found[-1]:
+            found.append([])
+    return found
+
+
+def table(*head: str) -> list[list[str]]:
+    """The rows of the table that begins with these columns."""
+    (rows,) = (rows for rows in tables() if rows and tuple(rows[0][: len(head)]) == head)
+    return rows[2:]
+
+
+def named(rows: list[list[str]]) -> set[str]:
+    """The kinds in the first column."""
+    return {
+        name.partition(" ")[0].strip("()") for row in rows for name in row[0].split(", ") if name
+    }
+
+
+def test_the_page_has_every_kind() -> None:
+    """A new event, plan, sampler or schedule has no price there before somebody writes it down."""
+    kinds = {name: cls for name, cls in events.kinds().items() if _public.is_own(cls)}
+    mechanisms = {name for name, cls in kinds.items() if issubclass(cls, events.Mechanism)}
+    assert named(table("kind", "fields")) == set(kinds)
+    assert named(table("kind", "D(a)")) == mechanisms - {"non_private"}
+    schemas = stored()
+    plans = {part["$ref"].rpartition("/")[2] for part in schemas["plan"]["$defs"]["plan"]["anyOf"]}
+    assert named(table("kind", "D")) == plans
+    for registry, head in (("samplers", "sampling"), ("schedules", "schedule")):
+        own = {
+            kind for kind, cls in registries.REGISTRIES[registry]().items() if _public.is_own(cls)
+        }
+        assert named(table(head)) == own, registry
+
+
+def test_the_page_says_which_neighbours_are_covered() -> None:
+    columns = list(Adjacency)
+    for name, _, *cells in table("kind", "fields"):
+        cls = events.kinds()[name]
+        if not issubclass(cls, events.Mechanism) or name == "non_private":
+            continue
+        for adjacency, cell in zip(columns, cells, strict=True):
+            assert cell.startswith(("yes", "as")) == (adjacency in cls.adjacencies), (name, cell)
+
+
+def test_the_page_has_the_ranges() -> None:
+    """Both ends are read, and what is a little beyond is refused."""
+    rows = table("kind", "field")
+    bounded = {(name, field) for name, field, *_ in rows}
+    for name, schema in stored()["events"]["$defs"].items():
+        for field, part in schema.get("properties", {}).items():
+            types = {part.get("type"), *(each.get("type") for each in part.get("anyOf", ()))}
+            assert not types & {"number", "integer"} or (name, field) in bounded, (name, field)
+    for name, field, least, most in rows:
+        whole = stored()["events"]["$defs"][name]["properties"][field].get("type") == "integer"
+        numbers = [float(end) for end in (least, most) if not end.startswith("min")]
+        ends = [int(end) if whole else end for end in numbers]
+        for end, beyond in zip(ends, (-1, 1) if len(ends) == 2 else (1,), strict=True):
+            events.from_json(example(name, field, end))
+            if math.isinf(end):
+                continue
+            outside = end + beyond if whole else end * (1 + 1e-6 * beyond) + 1e-30 * beyond
+            with pytest.raises(PrivlearnError):
+                events.from_json(example(name, field, outside))
+
+
+def example(name: str, field: str, value: float) -> dict[str, Any]:
+    """An event of a kind with one value of its own, by the schema."""
+    noise = {"kind": "gaussian", "noise_multiplier": 1.0}
+    usual = {"event": noise, "events": [noise], "orders": [], "bounds": [], "sampling_rate": 0.1}
+    usual |= {"examples": 100, "maximum": 100, "categories": 2, "count": 1, "mean": 2, "shape": 1}
+    more = {"maximum": 10**15} if field == "examples" and value > 100 else {}
+    properties = stored()["events"]["$defs"][name]["properties"]
+    parts = {key: usual.get(key, 1.0) for key in properties if key != "kind"}
+    return {"kind": name, **parts, **more, field: value}
+
+
+def test_the_page_has_every_method() -> None:
+    listed = [row[0] for row in table("method", "covers")]
+    runs = (
+        compose([Laplace(3.0), PoissonSampled(0.1, Gaussian(2.0))]),
+        Gaussian(2.0),
+        Laplace(2.0),
+    )
+    known = {
+        each.method
+        for run in runs
+        for each in accountant.guarantees(compose([run]), Adjacency.ADD_REMOVE, 1e-5)
+    }
+    assert known == set(listed)
+
+
+def test_the_page_has_the_head_of_a_card() -> None:
+    page = (generated.FOLDER / "README.md").read_text("utf-8")
+    figures = (3.9987730830604704, 1e-05, "zero_out", PrivacyUnit(3), "SHA256:...")
+    assert f"```\n{certificate.header(*figures).rstrip()}\n```" in page
+    *lines, title = certificate.page_head(*figures).splitlines()
+    assert f"```\n{chr(10).join(lines)}\n```" in page
+    assert f"`{title.replace('3.9987730830604704', 'E').replace('1e-05', 'D')}`" in page
