@@ -41,7 +41,9 @@ PAID = "paid_metrics"
 HEAD = "ledger_head"
 #: Of the whole form. It changes whenever the meaning of a certificate would.
 VERSION = 2
-_FORMAT = "privlearn-certificate"
+FORMAT = "privlearn-certificate"
+#: How the random numbers of a run began: with a seed that someone may know, or not.
+RANDOMNESS = ("seeded", "operating system")
 _FIELDS = {"format", "version", *PARTS, "digests"}
 
 
@@ -80,11 +82,11 @@ def make(
         "plan": plan.to_json(),
         "facts": facts,
         "events": to_json(event),
-        "randomness": "seeded" if seeded else "operating system",
+        "randomness": RANDOMNESS[0 if seeded else 1],
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     digests = {part: digest(value) for part, value in body.items()}
-    return {"format": _FORMAT, "version": VERSION, **body, "digests": digests}
+    return {"format": FORMAT, "version": VERSION, **body, "digests": digests}
 
 
 def parse(content: bytes) -> dict[str, Any]:
@@ -99,9 +101,9 @@ def parse(content: bytes) -> dict[str, Any]:
         raise BadInput(
             f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy"
         ) from error
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadInput(
-            f"{CERTIFICATE} is not a certificate of privlearn: its format is not {_FORMAT!r}"
+            f"{CERTIFICATE} is not a certificate of privlearn: its format is not {FORMAT!r}"
         )
     if type(data.get("version")) is not int or data["version"] != VERSION:
         raise BadInput(

@@ -21,6 +21,7 @@ from privlearn.publishing.certificate import (
     ALONE,
     FIXED,
     PARTS,
+    RANDOMNESS,
     contradictions,
     header,
     large_delta,
@@ -192,7 +193,7 @@ def _find_changed_parts(certificate: dict[str, Any]) -> list[str]:
     digests = certificate["digests"]
     if not isinstance(digests, dict) or set(digests) != set(PARTS):
         return [f"{CERTIFICATE} has no digests of its parts {', '.join(PARTS)}"]
-    known = certificate["randomness"] in ("seeded", "operating system")
+    known = certificate["randomness"] in RANDOMNESS
     problems = [] if known else [f"{CERTIFICATE} does not say whether the run was seeded"]
     return problems + [
         f"part {part!r} of {CERTIFICATE} was changed after publishing: its digest does not match"

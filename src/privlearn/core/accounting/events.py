@@ -133,8 +133,6 @@ _FIELDS: dict[type[Event], tuple[str, ...]] = {}
 #: Version of the JSON form. It changes whenever the meaning of a stored event would.
 JSON_VERSION = 1
 _DEEPEST = 32
-
-
 _E = TypeVar("_E", bound=type[Event])
 
 
@@ -150,6 +148,14 @@ def kind(name: str) -> Callable[[_E], _E]:
         return event_class
 
     return register
+
+
+def kinds() -> dict[str, type[Event]]:
+    """Every kind of event, by the name that it has in JSON."""
+    from privlearn.core.accounting import mechanisms, trees  # noqa: F401 - where kinds are registered
+    from privlearn.core.accounting.pld import truncation  # noqa: F401
+
+    return _KINDS
 
 
 @kind("repeated")
@@ -399,20 +405,15 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
         BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too
             deeply.
     """
-    from privlearn.core.accounting import mechanisms, trees  # noqa: F401 - where kinds are registered
-    from privlearn.core.accounting.pld import truncation  # noqa: F401
-
     if not isinstance(data, dict) or _depth > _DEEPEST:
         problem = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
         raise BadInput(
             f"an event is {problem}: expected a JSON object, nested at most {_DEEPEST} deep"
         )
     name = data.get("kind")
-    event_class = _KINDS.get(name) if isinstance(name, str) else None
+    event_class = kinds().get(name) if isinstance(name, str) else None
     if event_class is None:
-        raise BadInput(
-            f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name
-        )
+        raise BadInput(f"an event has kind {name!r}: expected {', '.join(_KINDS)}", kind=name)
     expected = {"kind", *_FIELDS[event_class]}
     if set(data) != expected:
         raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")

@@ -36,14 +36,14 @@ from privlearn.core.accounting.ledgers.ledger_state import LedgerState
 from privlearn.errors import BadInput, PrivlearnError
 
 _PATIENCE = 30.0  # seconds to wait for another process
-_VERSION = 2
+VERSION = 2
 #: "priv": what SQLite calls a file's application.
 _APPLICATION = int.from_bytes(b"priv", "big")
 _MAGIC = b"SQLite format 3\0"
 
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
+PRAGMA user_version = {VERSION};
 CREATE TABLE change (
     data TEXT NOT NULL,
     number INTEGER NOT NULL,
@@ -235,8 +235,8 @@ class LedgerFile(LedgerDatabase):
         )
         if application != _APPLICATION:
             raise ValueError("it is another program's database")
-        if version != _VERSION:
-            raise ValueError(f"its version is {version}, and this privlearn reads {_VERSION}")
+        if version != VERSION:
+            raise ValueError(f"its version is {version}, and this privlearn reads {VERSION}")
         if _triggers_of(connection) != _usual_triggers():
             raise ValueError("what keeps its rows from being changed was taken away, or changed")
         self._local.connection, self._local.process = connection, os.getpid()

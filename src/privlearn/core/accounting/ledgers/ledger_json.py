@@ -14,10 +14,10 @@ from privlearn.core.accounting.ledgers.ledger_state import NOTHING, LedgerState,
 from privlearn.errors import BadInput
 
 _LONGEST = 1000  # characters of a text
-#: Fields that entries of version 0.1 lack.
-_LATER = {"owner": "", "expires": ""}
+#: Fields that entries and states of version 0.1 lack.
+LATER, LATER_OF_STATE = {"owner": "", "expires": ""}, {"owner": "", "versions": ()}
 _TEXTS, _FLAGS, _EVENTS = (
-    ("id", "what", "by", "begun", *_LATER),
+    ("id", "what", "by", "begun", *LATER),
     ("open", "declared", "waiting"),
     ("approved", "spent"),
 )
@@ -133,14 +133,14 @@ def read_state(body: Any) -> LedgerState:
         ValueError: anything else.
     """
     try:
+        body = {**LATER_OF_STATE, **body}
         budget = None if body["budget"] is None else Budget(**body["budget"])
         adjacency, unit = _read_scope(body)
         measure = require_measure(body["measure"], budget)
         entries = [_entry(entry) for entry in body["entries"]]
-        owner = body.get("owner", "")
-        if not isinstance(owner, str) or len(owner) > _LONGEST:
+        if not isinstance(owner := body["owner"], str) or len(owner) > _LONGEST:
             raise ValueError(f"its owner: expected a text of at most {_LONGEST} characters")
-        versions = tuple(map(DataVersion.from_json, body.get("versions", ())))
+        versions = tuple(map(DataVersion.from_json, body["versions"]))
         return LedgerState(budget, measure, adjacency, unit, entries, owner, versions)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has other fields than a ledger: {str(error)[:200]}") from error
@@ -154,7 +154,7 @@ def _read_scope(data: dict[str, Any]) -> tuple[Adjacency | None, PrivacyUnit | N
 
 
 def _entry(data: dict[str, Any]) -> RunEntry:
-    data = {**_LATER, **data}
+    data = {**LATER, **data}
     approved, spent = from_json(data["approved"]), from_json(data["spent"])
     texts = {name: data[name] for name in _TEXTS}
     flags = {name: data[name] for name in _FLAGS}
