@@ -175,11 +175,10 @@ class Session:
             BadInput: the ledger is for other rows.
         """
         self._counted = True
-        if not self.charged:
-            return
-        if self.world.rank == 0:
+        if self.charged and self.world.rank == 0:
             warn_of_target(self.plan, self.ledger, present, declared)
-        self.world.once(lambda: self._require_data(rows), "the rows of the ledger")
+        if self.charged:
+            self.world.once(lambda: self._require_data(rows), "the rows of the ledger")
 
     def _require_data(self, rows: AllRows | Dataset | Sequence[Any] | None) -> None:
         if self.ledger.path:
