@@ -84,7 +84,12 @@ def test_an_approved_run_is_taken_up(capsys: pytest.CaptureFixture[str]) -> None
     room: dict[str, Any] = json.loads(answer)["room"]
     assert (status, room["approved"]) == (0, True)
     assert "waits for nobody-here to run it until 2999-02-01 00:00 UTC" in room["text"]
+    asked = f"{plan} --ledger office.db --json"
+    room = json.loads(run(asked, capsys)[1])["room"]
+    assert "one is reserved for nobody-here, and a run of yours is another one" in room["text"]
     assert run(ahead, capsys)[0] == 0
+    room = json.loads(run(asked, capsys)[1])["room"]
+    assert "the next run takes up an approval that waits for it" in room["text"]
     assert run(f"{RUN} --out first", capsys)[0] == 0
     entries = LedgerFile("office.db").read().entries
     assert [entry.waiting for entry in entries] == [True, False]

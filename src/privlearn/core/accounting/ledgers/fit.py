@@ -10,7 +10,7 @@ from typing import final
 
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.budget import Budget
-from privlearn.core.accounting.events import Event, Repeated
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose
 from privlearn.core.accounting.filters import fits, of_ledger
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
@@ -32,22 +32,26 @@ class Fit:
         runs: how many runs, one after another, have room, up to 1,000; None on a ledger without a
             budget, which refuses none.
         reason: why none has, and what would have room; empty if one has.
+        approval: whether the next run takes up an approval, and for whom others wait, in words;
+            empty if none waits.
     """
 
     runs: int | None
     reason: str = ""
+    approval: str = ""
 
     def __bool__(self) -> bool:
         return self.runs != 0
 
     def __str__(self) -> str:
+        approval = f"; {self.approval}" if self.approval else ""
         if self.runs is None:
-            return "the ledger has no budget, and refuses no run"
+            return f"the ledger has no budget, and refuses no run{approval}"
         if not self.runs:
             return f"the ledger refuses this run: {self.reason}"
         more = " or more" if self.runs == _MOST else ""
         runs = "one such run" if self.runs == 1 else f"{self.runs}{more} such runs"
-        return f"the ledger has room for {runs}"
+        return f"the ledger has room for {runs}{approval}"
 
 
 def fit(state: LedgerState, require_room: Callable[..., None], plan: Planned) -> Fit:
@@ -59,8 +63,9 @@ def fit(state: LedgerState, require_room: Callable[..., None], plan: Planned) ->
         require_room(event, adjacency, unit)
     except (BudgetExceeded, UnsupportedEvent, AdjacencyMismatch, BadInput) as error:
         return Fit(0, str(error).replace(_UNCHARGED, ""))
+    approval = _describe_approval(state, compose([event]))
     if state.budget is None:
-        return Fit(None)
+        return Fit(None, approval=approval)
 
     def has_room(runs: int) -> bool:
         """Whether one run has room after all of so many but itself."""
@@ -75,7 +80,16 @@ def fit(state: LedgerState, require_room: Callable[..., None], plan: Planned) ->
             return False
         return True
 
-    return Fit(max(1, largest(has_room, _MOST)))
+    return Fit(max(1, largest(has_room, _MOST)), approval=approval)
+
+
+def _describe_approval(state: LedgerState, event: Composed) -> str:
+    """Which approvals of this run wait, in words."""
+    if state.waiting(event) is not None:
+        return "the next run takes up an approval that waits for it"
+    owners = {entry.owner for entry in state.entries if entry.waiting and entry.approved == event}
+    users = ", ".join(sorted(owners))[:100]
+    return f"one is reserved for {users}, and a run of yours is another one" if owners else ""
 
 
 def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency) -> Budget:
