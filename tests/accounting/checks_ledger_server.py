@@ -131,13 +131,12 @@ def check_rows_on_a_server_are_appended_and_never_changed() -> None:
     """
     address = new_database()
     ledger = charged(address)
-    LedgerServer(address).key()
+    LedgerServer(address).key(create=True)
     before = read(address)
     analyst, _ = with_users(address)
-    last = connect(address).execute(
-        "SELECT data, number, digest FROM privlearn.change ORDER BY number DESC LIMIT 1"
-    )
-    name, number, digest = last.fetchone() or ("", 0, "")
+    asked = "SELECT data, number, digest FROM privlearn.change ORDER BY number DESC LIMIT 1"
+    with connect(address) as connection:
+        name, number, digest = connection.execute(asked).fetchone() or ("", 0, "")
     values, insert = "'2026-01-01', 0, '{}'", "INSERT INTO change VALUES"
     for statement in (
         "UPDATE change SET content = '{}'",
@@ -244,12 +243,12 @@ def check_analysts_append_and_auditors_read() -> None:
     ledger = charged(address)
     analyst, auditor = with_users(address)
     Ledger.open(analyst).charge(Gaussian(7.5), ADD)
-    key = LedgerServer(analyst).key()
-    assert LedgerServer(address).key() == key
+    key = LedgerServer(analyst).key(create=True)
+    assert LedgerServer(address).key(create=True) == key
     assert read(auditor) == LedgerServer(auditor).check() == read(analyst) == read(address)
     refused = must_raise(BadInput, lambda: Ledger.open(auditor).charge(Gaussian(9.0), ADD))
     assert "privlearn_analyst" in str(refused)
-    must_raise(BadInput, LedgerServer(auditor).key)
+    must_raise(BadInput, lambda: LedgerServer(auditor).key(create=False))
     stranger = address_of("carl", address)
     with connect(address) as connection:
         if connection.execute("SELECT FROM pg_roles WHERE rolname = 'carl'").rowcount == 0:

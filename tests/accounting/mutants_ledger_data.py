@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant(
         "rows that are fetched by index are not looked at",
         row_digests.digests_of,
-        "looked_at.append(rows.identities(torch.tensor([place])))",
+        'looked_at.append(rows.identities(torch.tensor([place], device="cpu")))',
         "pass",
         REFUSED,
     ),

@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "any version is read",
         LedgerFile._connection,
-        "if version != _VERSION:",
+        "if version != VERSION:",
         "if False:",
         EDITED,
     ),

@@ -127,14 +127,14 @@ MUTANTS = [
     Mutant(
         "a connection is kept through a fork",
         LedgerServer._connection,
-        "self._local.process == os.getpid()",
+        "held.process == os.getpid()",
         "True",
         "check_a_connection_is_not_carried_through_a_fork",
     ),
     Mutant(
         "a lost connection is used again",
         LedgerServer._connection,
-        "and not stored.closed",
+        "and not held.connection.closed",
         "",
         LOST,
     ),

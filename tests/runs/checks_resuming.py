@@ -639,11 +639,11 @@ def check_a_full_disk_stops_before_the_draw() -> None:
 
             no_space = OSError(28, "No space left on device")
             too_full = sqlite3.OperationalError("database or disk is full")
-            insert = ledger_database._insert
+            next_row = ledger_database.next_row
             with (
                 mock.patch.object(os, "fsync", partial(full, write=os.fsync, error=no_space)),
                 mock.patch.object(
-                    ledger_database, "_insert", partial(full, write=insert, error=too_full)
+                    ledger_database, "next_row", partial(full, write=next_row, error=too_full)
                 ),
                 mock.patch.object(NoiseStream, "words", drawn),
             ):

@@ -333,7 +333,7 @@ def check_nothing_is_charged_before_the_examples_are_counted() -> None:
 
     session = Session(STEPS.calibrate(**GOOD), None, None)
     must_raise(AssertionError, lambda: session.charging().__enter__())
-    session.count_examples(40)
+    session.count_examples(40, None)
     with session.charging():
         pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import _storage
 from privlearn.core import streams
 from privlearn.core.accounting import ledger
-from privlearn.core.accounting.ledgers import ledger_rows, ledger_run, ledger_state
+from privlearn.core.accounting.ledgers import addresses, ledger_rows, ledger_run, ledger_state
 from privlearn.publishing import publish
 from privlearn.runs import checkpoint, session
 from tests.runs.checks_resuming import Stopped
@@ -158,7 +158,7 @@ MUTANTS = [
     ),
     Mutant(
         "a slip in a name begins a ledger without a limit",
-        ledger.Ledger.open,
+        addresses.open_database,
         "budget is None and not create",
         "False",
         "check_a_slip_in_a_ledgers_name_is_no_new_ledger",

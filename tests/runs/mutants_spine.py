@@ -513,8 +513,8 @@ MUTANTS = [
     Mutant(
         "a seed is kept quiet",
         certificate.make,
-        '"seeded" if seeded',
-        '"seeded" if False',
+        "RANDOMNESS[0 if seeded else 1]",
+        "RANDOMNESS[1]",
         "check_seeded_runs_say_so",
     ),
 ]

@@ -68,7 +68,7 @@ MUTANTS = [
         "a drafted schema counts no rows",
         draft.draft_schema,
         "session.count_examples(",
-        "(lambda number: session._counted)(",
+        "(lambda number, rows: session._counted)(",
         DOORS,
     ),
 ]

@@ -33,12 +33,12 @@ def digests_of(rows: AllRows | Sequence[Any]) -> NDArray[np.uint64]:
     is left out.
     """
     if not isinstance(rows, AllRows):
-        return digests(*(torch.as_tensor(part) for part in rows))
+        return digests(*(torch.as_tensor(part, device="cpu") for part in rows))
     order = np.argsort(np.random.default_rng(0).random(len(rows)), kind="stable")
     looked_at = []
     for place in np.sort(order[:_SAMPLED]):
         try:
-            looked_at.append(rows.identities(torch.tensor([place])))
+            looked_at.append(rows.identities(torch.tensor([place], device="cpu")))
         except Exception:
             continue
     return np.concatenate(looked_at) if looked_at else np.zeros(0, np.uint64)

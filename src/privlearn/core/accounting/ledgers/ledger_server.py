@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, final
 from urllib.parse import quote, urlencode
+from weakref import finalize
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -265,11 +266,11 @@ class LedgerServer(LedgerDatabase):
         """This thread's connection in this process: two processes on one connection would read each
         other's answers.
         """
-        stored: _Connection | None = getattr(self._local, "connection", None)
-        if stored is not None and self._local.process == os.getpid() and not stored.closed:
-            if stored.info.transaction_status is not TransactionStatus.IDLE:
+        held: _HeldConnection | None = getattr(self._local, "held", None)
+        if held is not None and held.process == os.getpid() and not held.connection.closed:
+            if held.connection.info.transaction_status is not TransactionStatus.IDLE:
                 raise PrivlearnError("a transaction of this ledger is open in this thread")
-            return stored
+            return held.connection
         usual: dict[str, Any] = {"connect_timeout": _PATIENCE, "application_name": "privlearn"}
         connection = psycopg.connect(
             self.address,
@@ -278,9 +279,25 @@ class LedgerServer(LedgerDatabase):
             client_encoding="UTF8",
             **{name: value for name, value in usual.items() if name not in self._fields},
         )
-        self._local.connection, self._local.process = connection, os.getpid()
-        self._local.checked = False
+        self._local.held, self._local.checked = _HeldConnection(connection), False
         return connection
+
+
+class _HeldConnection:
+    """A connection that is closed when its ledger, or its thread, is gone.
+
+    Not in a forked process: that would end the connection of the first one.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self.connection, self.process = connection, os.getpid()
+        finalize(self, _close, connection, self.process)
+
+
+def _close(connection: _Connection, process: int) -> None:
+    if process == os.getpid():
+        with suppress(psycopg.Error):
+            connection.close()
 
 
 def _require_usual(connection: _Connection) -> None:
