@@ -301,7 +301,7 @@ def check_what_waits_has_an_owner_and_ends() -> None:
     with place() as path, mock.patch.object(ledger_state, "_user", return_value="bob"):
         ledger = Ledger.open(path, BUDGET)
         later = datetime.now(UTC) + timedelta(hours=1)
-        ledger.approve(plan, owner="ann", expires=later)
+        ledger.approve(plan, reserved_for="ann", expires=later)
         ledger.begin(plan.event(), ADD)
         entries = LedgerFile(path).read().entries
         assert [entry.waiting for entry in entries] == [True, False], "bob has one of his own"
@@ -323,7 +323,7 @@ def check_what_waits_has_an_owner_and_ends() -> None:
             claimed = ledger.guarantee(1e-5).epsilon
             must_raise(BudgetExceeded, lambda ledger=ledger: ledger.charge(Gaussian(4.0), ADD))
             after = (datetime.now(UTC) + timedelta(hours=2)).isoformat(timespec="seconds")
-            with mock.patch.object(ledger_state, "now", return_value=after):
+            with mock.patch.object(ledger_state, "read_clock", return_value=after):
                 assert ledger.fits(Releases(Gaussian(4.0), ADD))
                 ledger.charge(small.events, ADD)
             (entry,) = [each for each in LedgerFile(path).read().entries if each.expires]

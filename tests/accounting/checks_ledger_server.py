@@ -24,6 +24,7 @@ from privlearn.core.accounting.events import compose
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers import ledger_server
+from privlearn.core.accounting.ledgers.ledger_database import DATA
 from privlearn.core.accounting.ledgers.ledger_rows import START
 from privlearn.core.accounting.ledgers.ledger_server import LedgerServer
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
@@ -243,7 +244,9 @@ def check_analysts_append_and_auditors_read() -> None:
     ledger = charged(address)
     analyst, auditor = with_users(address)
     Ledger.open(analyst).charge(Gaussian(7.5), ADD)
-    key = LedgerServer(analyst).key(create=True)
+    must_raise(BadInput, lambda: Ledger.open(analyst, Budget(rho=1.0), data_set="another"))
+    assert LedgerServer(address).names() == [DATA]
+    key = LedgerServer(analyst).key(create=False)
     assert LedgerServer(address).key(create=True) == key
     assert read(auditor) == LedgerServer(auditor).check() == read(analyst) == read(address)
     refused = must_raise(BadInput, lambda: Ledger.open(auditor).charge(Gaussian(9.0), ADD))

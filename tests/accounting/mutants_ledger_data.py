@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         "digests of rows have no key",
-        data_versions._keyed,
+        data_versions._compute_hmac,
         "hmac.digest(key, ",
         "hmac.digest(b'', ",
         SECRET,
@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "all versions have one mask",
         data_versions._mask,
-        'seed = _keyed(key, "mask", nonce)',
-        'seed = _keyed(key, "mask")',
+        'seed = _compute_hmac(key, "mask", nonce)',
+        'seed = _compute_hmac(key, "mask")',
         SECRET,
     ),
     Mutant(
@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant(
         "anybody begins what is reserved",
         LedgerState.waiting,
-        'if entry.owner in ("", _user())',
+        'if entry.reserved_for in ("", _user())',
         "",
         WAITING,
     ),
@@ -193,7 +193,7 @@ MUTANTS = [
     ),
     Mutant(
         "a time without its zone is taken",
-        reservations.moment,
+        reservations.write_expiry,
         "time.tzinfo is None or time <= datetime.now(UTC)",
         "False",
         WAITING,

@@ -83,6 +83,14 @@ MUTANTS = [
         ROLES,
     ),
     Mutant(
+        "analysts begin data sets with budgets of their own",
+        checks_ledger_server.roles,
+        'ROLES.read_text("utf-8")',
+        'ROLES.read_text("utf-8").replace("SELECT ON privlearn.head,", '
+        '"SELECT, INSERT ON privlearn.head,")',
+        ROLES,
+    ),
+    Mutant(
         "auditors may read the key",
         checks_ledger_server.roles,
         'ROLES.read_text("utf-8")',

@@ -57,7 +57,7 @@ def fill(path: Path, budget: pv.Budget | None, measure: str | None = None) -> Le
     with database.editing() as state:
         for noise, times in ((12.0, 2), (7.0, 3)):
             event = compose([Repeated(Gaussian(noise), times)])
-            state.add(RunEntry.new("", approved=event, waiting=True, owner="ada"))
+            state.add(RunEntry.new("", approved=event, waiting=True, reserved_for="ada"))
         for place, entry in enumerate(state.entries):
             begun = (START + timedelta(days=place)).isoformat(timespec="seconds")
             expires = {3: "2999-01-01T00:00:00+00:00", 4: "2026-01-10T00:00:00+00:00"}.get(place)
@@ -231,7 +231,7 @@ def page_with(name: str) -> str:
         with database.editing() as state:
             for number, entry in enumerate(state.entries):
                 changes = {"what": name, "by": name, "id": f"{name}{number}"}
-                state.entries[number] = replace(entry, **changes, owner=name)
+                state.entries[number] = replace(entry, **changes, reserved_for=name)
             state.owner = name
         view = LedgerView.of(LedgerFile(Path(place) / "study.db"), history=True)
     view.figures["data"] = name

@@ -93,7 +93,7 @@ def test_an_approved_run_is_taken_up(capsys: pytest.CaptureFixture[str]) -> None
     assert run(f"{RUN} --out first", capsys)[0] == 0
     entries = LedgerFile("office.db").read().entries
     assert [entry.waiting for entry in entries] == [True, False]
-    assert [entry.owner for entry in entries] == ["nobody-here", ""]
+    assert [entry.reserved_for for entry in entries] == ["nobody-here", ""]
 
 
 def test_an_older_copy_is_refused_where_heads_are_kept(capsys: pytest.CaptureFixture[str]) -> None:

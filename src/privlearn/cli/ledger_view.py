@@ -176,7 +176,7 @@ def _describe_entry(
         "by": entry.by,
         "begun": entry.begun,
         "state": state,
-        "reserved_for": entry.owner or None,
+        "reserved_for": entry.reserved_for or None,
         "expires": entry.expires or None,
         "fixed_beforehand": entry.declared,
         "epsilon": _price_alone(entry.counts, adjacency, delta, unit),

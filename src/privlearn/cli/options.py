@@ -726,7 +726,6 @@ def _without_data() -> tuple[Option, ...]:
             "with --approve: who alone may run it (default: everybody)",
             str,
             "",
-            argument="owner",
         ),
         Option(
             "expires",

@@ -89,7 +89,7 @@ def _of_type(hint: Any, of_class: OfClass) -> Schema:
     if hint is Any:
         return of_class(Any)
     if origin is Annotated:
-        return _limited(parts[0], parts[1:], of_class)
+        return _add_limits(parts[0], parts[1:], of_class)
     if origin in (Union, types.UnionType):
         return _any_of(_of_type(part, of_class) for part in parts)
     if origin is Literal:
@@ -113,7 +113,7 @@ def _of_type(hint: Any, of_class: OfClass) -> Schema:
     return of_class(hint)
 
 
-def _limited(inner: Any, limits: Iterable[Within | Spelled], of_class: OfClass) -> Schema:
+def _add_limits(inner: Any, limits: Iterable[Within | Spelled], of_class: OfClass) -> Schema:
     """The schema of a type with limits to its numbers, lengths or spelling."""
     schema = dict(_of_type(inner, of_class))
     low, high = {
@@ -174,8 +174,10 @@ def _of_fields(
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     """The types of a class's fields, of which some are imported for type checkers alone."""
-    classes = {known.__name__: known for known in _entered().values()}
-    classes |= {base.__name__: base for known in _entered().values() for base in known.__mro__}
+    classes = {known.__name__: known for known in _find_registered().values()}
+    classes |= {
+        base.__name__: base for known in _find_registered().values() for base in known.__mro__
+    }
     classes[DataVersion.__name__] = DataVersion
     missing: dict[str, Any] = {}
     while True:
@@ -245,7 +247,7 @@ def _of_event(hint: Any, to: str = "") -> Schema:
 # Plans
 
 
-def _entered() -> dict[str, type[Any]]:
+def _find_registered() -> dict[str, type[Any]]:
     """The classes of this package that plans may hold, by kind."""
     transform.kinds()
     _public.enter_expected()
@@ -259,7 +261,7 @@ def _plan_classes() -> dict[str, type[AbstractPlan]]:
         for module in method.plans.values():
             import_module(module)
     methods = {kind for method in METHODS.values() for kind in method.plans}
-    entered = _entered()
+    entered = _find_registered()
     return {kind: entered[kind] for kind in sorted(methods | set(CHOICES)) if kind in entered}
 
 
@@ -271,22 +273,22 @@ def _plan() -> Schema:
     )
     definitions: dict[str, Schema] = {
         kind: _of_fields(cls, _of_part, fields(cls), {"kind": {"const": kind}})
-        for kind, cls in sorted(_entered().items())
+        for kind, cls in sorted(_find_registered().items())
     }
     infinity = {"kind": {"const": "infinity"}}
-    definitions["infinity"] = _closed(infinity)
+    definitions["infinity"] = _make_object(infinity)
     definitions["number"] = {"anyOf": [{"type": "number"}, _reference("infinity")]}
     simple = {"type": ["null", "boolean", "number", "string"]}
     definitions["value"] = {"anyOf": [simple, _reference("infinity"), _reference("plan")]}
     values = {"type": "object", "additionalProperties": _reference("value")}
-    definitions["table"] = _closed({"kind": {"const": "table"}, "values": values})
+    definitions["table"] = _make_object({"kind": {"const": "table"}, "values": values})
     definitions["plan"] = _any_of(_reference(kind) for kind in _plan_classes())
-    used = _reached(definitions, "plan")
+    used = _find_reachable(definitions, "plan")
     definitions = {name: schema for name, schema in definitions.items() if name in used}
     return {**head, **_reference("plan"), "$defs": definitions}
 
 
-def _reached(definitions: Mapping[str, Schema], name: str) -> set[str]:
+def _find_reachable(definitions: Mapping[str, Schema], name: str) -> set[str]:
     """The definitions that one of them refers to, itself among them."""
     reached, waiting = {name}, [name]
     while waiting:
@@ -309,11 +311,13 @@ def _of_part(hint: Any) -> Schema:
         return _reference("table")
     if isinstance(hint, type) and issubclass(hint, events.Event):
         value = _of_event(hint, "events")
-        return _closed({"kind": {"const": "event"}, "value": value})
-    return _any_of(_reference(kind) for kind, cls in _entered().items() if issubclass(cls, hint))
+        return _make_object({"kind": {"const": "event"}, "value": value})
+    return _any_of(
+        _reference(kind) for kind, cls in _find_registered().items() if issubclass(cls, hint)
+    )
 
 
-def _closed(properties: Schema, optional: Iterable[str] = ()) -> Schema:
+def _make_object(properties: Schema, optional: Iterable[str] = ()) -> Schema:
     """An object with these fields and no others."""
     required = [name for name in properties if name not in set(optional)]
     return {
@@ -380,7 +384,7 @@ def _unit_figures() -> Schema:
 
 def _claim() -> Schema:
     rho = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
-    others = _closed(
+    others = _make_object(
         {
             "runs": {"enum": [certificate.FIXED, certificate.ADAPTIVE, certificate.ALONE]},
             "run_epsilon": {"type": "number"},
@@ -389,7 +393,7 @@ def _claim() -> Schema:
         }
     )
     figures = _unit_figures()
-    return _closed(
+    return _make_object(
         {
             "epsilon": {"type": "number"},
             "delta": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
@@ -407,7 +411,7 @@ def _claim() -> Schema:
 def _certificate() -> Schema:
     plans = _plan_classes()
     names = [_files(MODEL_FILES), _files(ADAPTER_FILES)]
-    signature = _closed(
+    signature = _make_object(
         {
             "algorithm": {"const": keys.ALGORITHM},
             "public_key": {"type": "string", "pattern": "^[A-Za-z0-9+/]{43}=$"},
@@ -427,7 +431,7 @@ def _certificate() -> Schema:
         "format": {"const": certificate.FORMAT},
         "version": {"const": certificate.VERSION},
         **parts,
-        "digests": _closed(dict.fromkeys(certificate.PARTS, _DIGEST)),
+        "digests": _make_object(dict.fromkeys(certificate.PARTS, _DIGEST)),
         "signature": signature,
     }
     facts = {_facts_name(plan): _facts(plan, plans.values()) for plan in plans.values()}
@@ -438,7 +442,7 @@ def _certificate() -> Schema:
     )
     return {
         **head,
-        **_closed(body, ["signature"]),
+        **_make_object(body, ["signature"]),
         "allOf": [_facts_of(kind, plan) for kind, plan in plans.items()],
         "$defs": {"claim": _claim(), **facts},
     }
@@ -457,7 +461,7 @@ def _facts_name(plan: type[AbstractPlan]) -> str:
 
 
 def _files(names: frozenset[str]) -> Schema:
-    return _closed(dict.fromkeys(sorted(names | OPTIONAL), _DIGEST), OPTIONAL)
+    return _make_object(dict.fromkeys(sorted(names | OPTIONAL), _DIGEST), OPTIONAL)
 
 
 # Ledgers
@@ -484,10 +488,10 @@ def _ledger() -> Schema:
     ]
     state["properties"] |= {**scope, "entries": {"type": "array", "items": _reference("entry")}}
     one = {"anyOf": [{"type": "integer"}, _reference("event", to="events")]}
-    charges = _closed({"id": {"type": "string"}, "done": {"type": "array", "items": one}})
+    charges = _make_object({"id": {"type": "string"}, "done": {"type": "array", "items": one}})
     changed = {"type": "array", "items": {"anyOf": [_reference("entry"), charges]}}
-    change = _closed({**scope, "version": version, "entries": changed}, [*scope, "version"])
-    row = _closed({name: _of_record(hint) for name, hint in _hints(ledger_rows.Row).items()})
+    change = _make_object({**scope, "version": version, "entries": changed}, [*scope, "version"])
+    row = _make_object({name: _of_record(hint) for name, hint in _hints(ledger_rows.Row).items()})
     row["properties"]["content"] |= {
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [_reference("state"), _reference("change")]},

@@ -60,7 +60,7 @@ def _fit(plan: Planned, request: Request) -> dict[str, Any]:
     if not request.approve:
         return describe_room(ledger, plan, request.delta, request.command)
     user = request.reserved_for
-    ledger.approve(plan, owner=user, expires=request.expires)
+    ledger.approve(plan, reserved_for=user, expires=request.expires)
     answer = describe_room(ledger, plan, request.delta, request.command)
     until = "" if request.expires is None else f" until {request.expires:%Y-%m-%d %H:%M} UTC"
     waits = f"the run is approved, and waits for {user or 'anyone'} to run it{until}"

@@ -304,7 +304,9 @@ class Ledger(Described):
         recognise(store, digests, new_rows=self._new_rows)
 
     @checked
-    def approve(self, *plans: Planned, owner: str = "", expires: datetime | None = None) -> None:
+    def approve(
+        self, *plans: Planned, reserved_for: str = "", expires: datetime | None = None
+    ) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
         Plans that are approved before the first release are fixed beforehand, so that the guarantee
@@ -314,7 +316,7 @@ class Ledger(Described):
         earlier results.
 
         Args:
-            owner: the user who alone may run them; empty: everybody.
+            reserved_for: the user who alone may run them; empty: everybody.
             expires: when they are closed if they have not begun; None: never.
 
         Raises:
@@ -328,20 +330,17 @@ class Ledger(Described):
                 "other_plan)"
             )
         self._require_own_process()
-        from privlearn.core.accounting.ledgers.reservations import moment  # of people's plans
+        from privlearn.core.accounting.ledgers.reservations import write_expiry
 
-        until = moment(expires)
+        until = write_expiry(expires)
         with self._run.store.editing() as state:
             for plan in plans:
                 event = compose([plan.event()])
                 self._require_allowed(event, plan.neighbours)
                 state.require_room(event, plan.neighbours, plan.unit)
                 state.adjacency, state.unit = plan.neighbours, plan.unit
-                state.add(
-                    RunEntry.new(
-                        self._what, approved=event, waiting=True, owner=owner, expires=until
-                    )
-                )
+                terms = {"reserved_for": reserved_for, "expires": until}
+                state.add(RunEntry.new(self._what, approved=event, waiting=True, **terms))
 
     @checked
     def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:

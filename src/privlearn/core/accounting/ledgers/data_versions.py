@@ -50,9 +50,9 @@ class DataVersion:
     def of(cls, digests: NDArray[np.uint64], key: bytes) -> DataVersion:
         """The version of rows with these digests, shape (rows,)."""
         ordered = np.sort(digests)
-        content = _keyed(key, "rows", ordered.tobytes())
+        content = _compute_hmac(key, "rows", ordered.tobytes())
         for slot, row in enumerate(_least_of_slots(ordered)):
-            content += _keyed(key, "slot", slot.to_bytes(2, "big") + row.tobytes())[:_BYTES]
+            content += _compute_hmac(key, "slot", slot.to_bytes(2, "big") + row.tobytes())[:_BYTES]
         nonce = secrets.token_bytes(_NONCE)
         return cls(identify_key(key), nonce.hex(), _mask(content, key, nonce).hex())
 
@@ -64,7 +64,7 @@ class DataVersion:
             other: another version.
             key: the key of both.
         """
-        (rows, slots), (other_rows, other_slots) = self._open(key), other._open(key)
+        (rows, slots), (other_rows, other_slots) = self._unmask(key), other._unmask(key)
         if rows == other_rows:
             return 1.0
         equal = sum(
@@ -73,7 +73,7 @@ class DataVersion:
         )
         return equal / _SLOTS
 
-    def _open(self, key: bytes) -> tuple[bytes, bytes]:
+    def _unmask(self, key: bytes) -> tuple[bytes, bytes]:
         """The digest of all rows, and those of the slots."""
         content = _mask(bytes.fromhex(self.masked), key, bytes.fromhex(self.nonce))
         return content[:_WHOLE], content[_WHOLE:]
@@ -100,12 +100,12 @@ class DataVersion:
 
 def identify_key(key: bytes) -> str:
     """What tells a key from others, and nothing else of it."""
-    return _keyed(key, "key").hex()[: 2 * _ID]
+    return _compute_hmac(key, "key").hex()[: 2 * _ID]
 
 
 def _mask(content: bytes, key: bytes, nonce: bytes) -> bytes:
     """`content` with a stream of bytes of key and nonce added to it, or taken off it."""
-    seed = _keyed(key, "mask", nonce)
+    seed = _compute_hmac(key, "mask", nonce)
     stream = hashlib.shake_256(seed).digest(len(content))
     return bytes(one ^ other for one, other in zip(content, stream, strict=True))
 
@@ -121,5 +121,5 @@ def _least_of_slots(ordered: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return least
 
 
-def _keyed(key: bytes, purpose: str, content: bytes = b"") -> bytes:
+def _compute_hmac(key: bytes, purpose: str, content: bytes = b"") -> bytes:
     return hmac.digest(key, purpose.encode() + b"\0" + content, hashlib.sha256)

@@ -87,9 +87,9 @@ def _describe_approval(state: LedgerState, event: Composed) -> str:
     """Which approvals of this run wait, in words."""
     if state.waiting(event) is not None:
         return "the next run takes up an approval that waits for it"
-    owners = {entry.owner for entry in state.entries if entry.waiting and entry.approved == event}
-    users = ", ".join(sorted(owners))[:100]
-    return f"one is reserved for {users}, and a run of yours is another one" if owners else ""
+    alike = [entry for entry in state.entries if entry.waiting and entry.approved == event]
+    users = ", ".join(sorted({entry.reserved_for for entry in alike}))[:100]
+    return f"one is reserved for {users}, and a run of yours is another one" if users else ""
 
 
 def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency) -> Budget:

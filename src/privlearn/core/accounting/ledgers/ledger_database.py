@@ -32,6 +32,7 @@ from privlearn.errors import BadInput
 
 #: What the data set of a ledger is called that holds one.
 DATA = "data"
+PATIENCE = 30  # seconds to wait for another process
 _LONGEST_NAME = 100
 
 _NAMES = "SELECT data FROM head ORDER BY data"
@@ -87,6 +88,13 @@ class LedgerDatabase(ABC):
     @abstractmethod
     def exists(self) -> bool:
         """Whether the database is there."""
+
+    def explain_lock(self) -> BadInput:
+        """That another process has held it for too long."""
+        return BadInput(
+            f"{self.path} has been locked by another process for {PATIENCE} seconds: try again "
+            "when that has ended"
+        )
 
     @abstractmethod
     def readable(self) -> AbstractContextManager[None]:

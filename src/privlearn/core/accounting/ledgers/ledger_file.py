@@ -26,6 +26,7 @@ from privlearn.core.accounting.ledgers.anchors import Anchor
 from privlearn.core.accounting.ledgers.former_files import read_file
 from privlearn.core.accounting.ledgers.ledger_database import (
     DATA,
+    PATIENCE,
     Cursor,
     LedgerDatabase,
     Transaction,
@@ -35,7 +36,6 @@ from privlearn.core.accounting.ledgers.ledger_rows import START
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
 from privlearn.errors import BadInput, PrivlearnError
 
-_PATIENCE = 30.0  # seconds to wait for another process
 VERSION = 2
 #: "priv": what SQLite calls a file's application.
 _APPLICATION = int.from_bytes(b"priv", "big")
@@ -225,7 +225,7 @@ class LedgerFile(LedgerDatabase):
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode=rw",
             uri=True,
-            timeout=_PATIENCE,
+            timeout=PATIENCE,
             isolation_level=None,
         )
         connection.execute("PRAGMA synchronous = EXTRA")
@@ -309,10 +309,7 @@ class LedgerFile(LedgerDatabase):
     def _explain_failed_write(self, error: Exception) -> BadInput:
         """What keeps it from being written, as bad input."""
         if "locked" in str(error):
-            return BadInput(
-                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try "
-                "again when that has ended"
-            )
+            return self.explain_lock()
         return BadInput(
             f"{self.path} cannot be written: {str(error)[:200]}. Nothing was charged or drawn. "
             "Free some space, or choose a folder that you may write to",
@@ -322,7 +319,7 @@ class LedgerFile(LedgerDatabase):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Alone among the processes that begin or migrate the ledger."""
-        lock = FileLock(f"{self.path}.lock", timeout=_PATIENCE)
+        lock = FileLock(f"{self.path}.lock", timeout=PATIENCE)
         try:
             lock.acquire()
         except (Timeout, OSError) as error:

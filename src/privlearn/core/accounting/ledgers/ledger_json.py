@@ -15,7 +15,7 @@ from privlearn.errors import BadInput
 
 _LONGEST = 1000  # characters of a text
 #: Fields that entries and states of version 0.1 lack.
-LATER, LATER_OF_STATE = {"owner": "", "expires": ""}, {"owner": "", "versions": ()}
+LATER, LATER_OF_STATE = {"reserved_for": "", "expires": ""}, {"owner": "", "versions": ()}
 _TEXTS, _FLAGS, _EVENTS = (
     ("id", "what", "by", "begun", *LATER),
     ("open", "declared", "waiting"),

@@ -27,6 +27,7 @@ from privlearn.core.accounting.filters import Measure
 from privlearn.core.accounting.ledgers.anchors import Anchor
 from privlearn.core.accounting.ledgers.ledger_database import (
     DATA,
+    PATIENCE,
     Cursor,
     LedgerDatabase,
     Transaction,
@@ -35,7 +36,6 @@ from privlearn.core.accounting.ledgers.ledger_database import (
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState
 from privlearn.errors import BadInput, PrivlearnError
 
-_PATIENCE = 30  # seconds to wait for a connection, and for another process
 _VERSION = "ledgers of privlearn, version 2"
 #: "priv": the advisory lock that writers hold.
 _LOCK = int.from_bytes(b"priv", "big")
@@ -56,7 +56,7 @@ _WRITE = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SET LOCAL search_path = privlearn, pg_temp;
 SET LOCAL synchronous_commit = on;
-SET LOCAL lock_timeout = '{_PATIENCE}s';
+SET LOCAL lock_timeout = '{PATIENCE}s';
 SELECT pg_advisory_xact_lock({_LOCK});
 """
 _EXISTS = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'privlearn'"
@@ -129,6 +129,7 @@ class LedgerServer(LedgerDatabase):
                         execute(statement)
                     state = LedgerState(budget, measure, owner=owner)
                     begin_ledger(execute, self.data or DATA, state)
+                    execute(_NEW_KEY, secrets.token_hex(32))
                     return
         super().begin(budget, measure, owner)
 
@@ -220,10 +221,7 @@ class LedgerServer(LedgerDatabase):
     def _explain_failed_write(self, error: psycopg.Error) -> BadInput:
         """What keeps it from being written, as bad input."""
         if isinstance(error, psycopg.errors.LockNotAvailable):
-            return BadInput(
-                f"{self.path} has been locked by another process for {_PATIENCE} seconds: try "
-                "again when that has ended"
-            )
+            return self.explain_lock()
         return BadInput(
             f"{self.path} cannot be written: {self._text_of(error)}. Nothing was charged or "
             "drawn. Try again when the server can be reached, or ask the ledger's owner for the "
@@ -271,7 +269,7 @@ class LedgerServer(LedgerDatabase):
             if held.connection.info.transaction_status is not TransactionStatus.IDLE:
                 raise PrivlearnError("a transaction of this ledger is open in this thread")
             return held.connection
-        usual: dict[str, Any] = {"connect_timeout": _PATIENCE, "application_name": "privlearn"}
+        usual: dict[str, Any] = {"connect_timeout": PATIENCE, "application_name": "privlearn"}
         connection = psycopg.connect(
             self.address,
             autocommit=True,

@@ -72,7 +72,7 @@ class RunEntry:
         spent: what it was charged for; never less than what was drawn.
         declared: whether it was approved before anything in the ledger was released.
         waiting: whether it was approved ahead and has not begun.
-        owner: who alone may take up what waits; empty: everybody.
+        reserved_for: who alone may take up what waits; empty: everybody.
         expires: when what waits is closed, in UTC; empty: never.
     """
 
@@ -85,7 +85,7 @@ class RunEntry:
     spent: Composed
     declared: bool = False
     waiting: bool = False
-    owner: str = ""
+    reserved_for: str = ""
     expires: str = ""
 
     @classmethod
@@ -95,7 +95,7 @@ class RunEntry:
         *,
         approved: Composed | None = None,
         waiting: bool = False,
-        owner: str = "",
+        reserved_for: str = "",
         expires: str = "",
     ) -> RunEntry:
         """An entry of this moment and this user; open if something is approved for it."""
@@ -103,13 +103,13 @@ class RunEntry:
             secrets.token_hex(4),
             what,
             _user(),
-            now(),
+            read_clock(),
             approved is not None,
             approved or NOTHING,
             NOTHING,
             False,
             waiting,
-            owner,
+            reserved_for,
             expires,
         )
 
@@ -172,7 +172,7 @@ class LedgerState:
 
     def current(self) -> LedgerState:
         """A draft of this moment: what waited past its time is closed."""
-        state, moment = self.draft(), now()
+        state, moment = self.draft(), read_clock()
         for entry in self.entries:
             if entry.waiting and entry.expires and entry.expires <= moment:
                 state.close(entry)
@@ -323,7 +323,7 @@ class LedgerState:
         not begun.
         """
         ready = (entry for entry in self.entries if entry.waiting and entry.approved == event)
-        return next((entry for entry in ready if entry.owner in ("", _user())), None)
+        return next((entry for entry in ready if entry.reserved_for in ("", _user())), None)
 
     @property
     def protects(self) -> PrivacyUnit:
@@ -491,7 +491,7 @@ def _count_mechanisms(event: Composed) -> Composed:
     return compose(Repeated(leaf, times) for leaf, times in tally(event).items())
 
 
-def now() -> str:
+def read_clock() -> str:
     """This moment in UTC, as entries hold it: later ones are later in the alphabet."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from privlearn.errors import BadInput
 
 
-def moment(time: datetime | None) -> str:
+def write_expiry(time: datetime | None) -> str:
     """A time to come, as entries hold it; empty for None.
 
     Raises:

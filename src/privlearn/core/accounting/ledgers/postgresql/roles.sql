@@ -15,9 +15,10 @@ $$;
 
 REVOKE ALL ON ALL TABLES IN SCHEMA privlearn FROM PUBLIC, privlearn_analyst, privlearn_auditor;
 
--- Analysts charge runs. To let the owner alone begin data sets, revoke INSERT on head from them.
+-- Analysts charge runs. They can't begin data sets: another name would be another budget.
 GRANT USAGE ON SCHEMA privlearn TO privlearn_analyst;
-GRANT SELECT, INSERT ON privlearn.change, privlearn.head, privlearn.data_key TO privlearn_analyst;
+GRANT SELECT, INSERT ON privlearn.change TO privlearn_analyst;
+GRANT SELECT ON privlearn.head, privlearn.data_key TO privlearn_analyst;
 
 -- Auditors look at all that was charged. Without the key they cannot tell whose rows were used.
 GRANT USAGE ON SCHEMA privlearn TO privlearn_auditor;
