@@ -278,6 +278,7 @@ def check_an_older_copy_is_refused_by_its_anchor() -> None:
             assert LedgerFile(path).names() == ["data"]
             path.unlink()
             must_raise(BadInput, lambda anchor=anchor: Ledger.open(path, BUDGET, anchor=anchor))
+            assert not path.exists(), "a ledger was begun that its anchor does not know"
         path.unlink(missing_ok=True)
         folder = path.with_name("folder")
         ledger = Ledger.open(path, BUDGET, anchor=heads.with_name("new"))

@@ -4,7 +4,13 @@ budgets that mix, copies that are believed.
 
 from __future__ import annotations
 
-from privlearn.core.accounting.ledgers import anchors, data_versions, recognition, reservations
+from privlearn.core.accounting.ledgers import (
+    addresses,
+    anchors,
+    data_versions,
+    recognition,
+    reservations,
+)
 from privlearn.core.accounting.ledgers.anchors import FileAnchor
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_database import LedgerDatabase
@@ -161,6 +167,13 @@ MUTANTS = [
         anchors._read_heads,
         "int(number) > heads[name][0]",
         "True",
+        ANCHORED,
+    ),
+    Mutant(
+        "a ledger that is gone is begun anew",
+        addresses.open_database,
+        "if not there and database.anchor is not None and database.anchor.heads():",
+        "if False:",
         ANCHORED,
     ),
     Mutant(

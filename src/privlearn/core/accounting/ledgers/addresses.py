@@ -62,6 +62,11 @@ def open_database(
             "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one without a "
             "limit that only records"
         )
+    if not there and database.anchor is not None and database.anchor.heads():
+        raise BadInput(
+            f"there is no ledger {database.path}, and its anchor keeps rows of one: bring that "
+            "back, or begin another anchor with another ledger"
+        )
     if not there or (data_set is not None and budget is not None):
         database.begin(budget, require_measure(measure, budget), owner)
     state = database.read()
