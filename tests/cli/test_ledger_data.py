@@ -103,3 +103,7 @@ def test_an_older_copy_is_refused_where_heads_are_kept(capsys: pytest.CaptureFix
     shutil.copy("older.db", "office.db")
     status, _, notes = run(f"{RUN} --anchor heads --out second", capsys)
     assert (status, "an older copy was put back" in notes) == (2, True)
+    Path("office.db").unlink()
+    status, _, notes = run("ledger office.db --epsilon 4 --anchor heads", capsys)
+    assert (status, "its anchor keeps rows of one" in notes) == (2, True)
+    assert not Path("office.db").exists()

@@ -82,7 +82,9 @@ def _begin(database: LedgerDatabase, request: Request) -> None:
         raise BadInput(f"--owner is {owner[:60]!r}: expected at most 200 printable characters")
     new = not database.exists() or (data is not None and data not in database.names())
     measure = _measure(request.measure)
-    open_database(request.file, budget, measure, data, create=False, owner=owner)
+    open_database(
+        request.file, budget, measure, data, create=False, owner=owner, anchor=request.anchor
+    )
     if new:
         usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
         of_data = "" if data is None else f" for the data set {data}"
