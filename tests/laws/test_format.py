@@ -40,6 +40,7 @@ from tests.publishing.checks_certificates import published as published_by_each_
 from tests.support import fuzz_json, registries
 
 HOSTILE = Path(__file__).parent / "hostile"
+FIGURES = ("epsilon", "rho")
 
 
 def validator(name: str, schemas: dict[str, Any] | None = None) -> jsonschema.Draft202012Validator:
@@ -65,9 +66,32 @@ def require_valid(name: str, value: Any, what: object = "") -> None:
 def test_the_files_are_what_the_classes_say() -> None:
     """`python -m tests.laws.format` writes them."""
     files = generated.files()
-    assert set(generated.FOLDER.glob("*.json")) == set(files)
+    assert set(generated.FOLDER.glob("*.json")) == {*files, generated.PRICES}
     for path, text in files.items():
         assert path.read_text("utf-8") == text, path
+
+
+def test_the_prices_are_what_the_accountant_says() -> None:
+    """`python -m tests.laws.format` writes them."""
+    rows = json.loads(generated.PRICES.read_text("utf-8"))
+    for row, case in zip(rows, generated.CASES, strict=True):
+        now = json.loads(json.dumps(generated.price(*case)))
+        require_valid("events", row["events"])
+        assert row.pop("by_method") == pytest.approx(now.pop("by_method"), rel=1e-9), row
+        figures, stored_figures = ({name: of.pop(name) for name in FIGURES} for of in (now, row))
+        assert figures == pytest.approx(stored_figures, rel=1e-9), row
+        assert now == row
+    assert {kind for row in rows for kind in kinds_in(row["events"])} == set(priced_kinds())
+
+
+def kinds_in(value: Any) -> set[str]:
+    """The kinds of all events in a tree."""
+    inner = [value.get("event"), *value.get("events", ())]
+    return {value["kind"]}.union(*(kinds_in(each) for each in inner if each))
+
+
+def priced_kinds() -> set[str]:
+    return set(events.kinds()) - {"non_private"}
 
 
 def test_they_are_schemas_and_say_their_version() -> None:

@@ -1,4 +1,4 @@
-"""JSON Schemas of certificates, plans, events and ledgers follow from the classes that read these.
+"""JSON Schemas of what privlearn publishes follow from the classes that read it.
 
 A kind of event, a plan or a fact that is new stands in them by itself. They say which fields there
 are and of which types: ranges, and what has to go together, the classes check. They are published
@@ -39,6 +39,7 @@ from privlearn.core.plan import AbstractPlan
 from privlearn.methods import CHOICES, METHODS
 from privlearn.publishing import certificate, keys
 from privlearn.publishing.folder import ADAPTER_FILES, MODEL_FILES, OPTIONAL
+from privlearn.publishing.stated_shapes import OTHER_LIBRARIES, AuditFacts, Configuration
 from privlearn.runs.post_processing import ROWS
 
 Schema: TypeAlias = dict[str, Any]
@@ -51,9 +52,11 @@ _DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
 def make_schemas() -> dict[str, Schema]:
-    """The schemas by their names: certificate, events, ledger and plan."""
+    """The schemas by their names, in alphabetical order."""
     return {
+        "audit": _audit(),
         "certificate": _certificate(),
+        "configuration": _configuration(),
         "events": _events(),
         "ledger": _ledger(),
         "plan": _plan(),
@@ -63,7 +66,9 @@ def make_schemas() -> dict[str, Schema]:
 def identifier(name: str) -> str:
     """The `$id` of a schema: it ends in the version of what it describes."""
     versions = {
+        "audit": certificate.VERSION,
         "certificate": certificate.VERSION,
+        "configuration": certificate.VERSION,
         "events": events.JSON_VERSION,
         "ledger": ledger_file.VERSION,
         "plan": certificate.VERSION,
@@ -462,6 +467,21 @@ def _facts_name(plan: type[AbstractPlan]) -> str:
 
 def _files(names: frozenset[str]) -> Schema:
     return _make_object(dict.fromkeys(sorted(names | OPTIONAL), _DIGEST), OPTIONAL)
+
+
+def _configuration() -> Schema:
+    """Fields of other libraries may stand in it where it names one of them."""
+    shape = _of_shape(Configuration)
+    del shape["additionalProperties"]
+    theirs = [{"required": [name]} for name in sorted(OTHER_LIBRARIES)]
+    ours = {"propertyNames": {"enum": list(shape["properties"])}}
+    head = _head("configuration", "A configuration", "config.json of a published folder.")
+    return {**shape, **head, "anyOf": [ours, *theirs]}
+
+
+def _audit() -> Schema:
+    head = _head("audit", "The report of an audit", "audit.json of a published folder.")
+    return {**_of_shape(AuditFacts), **head}
 
 
 # Ledgers

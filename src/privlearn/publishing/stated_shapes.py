@@ -19,6 +19,8 @@ from privlearn.runs.post_processing import ROWS
 #: Values, and their depth, of another library's configuration: classes and their names are the
 #: most.
 _MOST, _DEEPEST = 50_000, 8
+#: Fields by one of which a configuration says that it is another library's, too.
+OTHER_LIBRARIES = frozenset({"model_type", "peft_type", "architectures"})
 _Size = Annotated[int, Within(0, 1 << 31)]
 
 
@@ -153,7 +155,7 @@ def _of_another_library(data: dict[str, Any], shape: Any) -> dict[str, Any]:
     """The fields of transformers or PEFT, in a configuration that says of itself that it is
     theirs.
     """
-    if not {"model_type", "peft_type", "architectures"} & set(data):
+    if not OTHER_LIBRARIES & set(data):
         return {}
     known = fields_of(shape) if shape else {}
     return {name: value for name, value in data.items() if name not in known}
