@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from privlearn.cli.audit_options import AUDIT
 from privlearn.cli.option import (
     BUDGET,
     TRAIN,
@@ -110,6 +111,7 @@ USUAL = {
         "json",
     ),
     "audit": (
+        "folder",
         "noise-multiplier",
         "sampling",
         "examples",
@@ -450,59 +452,7 @@ _OTHERS = (
         Option("csv", "RUNS.csv", "write a row for each run"),
         Option("plot", "F.png", "draw what was spent over time"),
     ),
-    *group_of(
-        None,
-        ("audit",),
-        Option(
-            "step",
-            None,
-            "one release of DP-SGD, many times, with the worst neighbours (default)",
-            bool,
-            False,
-        ),
-        Option("noise-multiplier", "S", "noise of the release", float),
-        Option(
-            "sampling",
-            "NAME",
-            "full (default), or poisson, partition, shuffle, fixed with --examples and "
-            "--batch-size",
-            str,
-            "full",
-        ),
-        Option("examples", "N", "declared number of examples", int, 1000),
-        Option("batch-size", "B", "expected examples in a batch", int),
-        Option(
-            "adjacency",
-            "A",
-            "add_remove or zero_out (default: the first that goes with the sampling)",
-        ),
-        Option(
-            "code",
-            "FILE.py",
-            "attack your own code: a file that defines plan, and model, loss and data, or a "
-            "function run(took_part)",
-        ),
-        Option(
-            "canaries", "N", "with --code: train once, with N canaries of which half take part", int
-        ),
-        Option(
-            "shadows",
-            "N",
-            "with --code: tell whom the model was trained on, by N models beside it (LiRA)",
-            int,
-        ),
-        Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
-        Option(
-            "trials",
-            "T",
-            "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
-            "run)",
-            int,
-        ),
-        Option("confidence", "C", "(default: 0.99)", float, 0.99),
-        Option("discrete", None, "noise on a grid", bool, False),
-        Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
-    ),
+    *AUDIT,
     Option(
         "file",
         "FILE",

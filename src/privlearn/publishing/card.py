@@ -16,7 +16,7 @@ from privlearn.core.accounting.guarantee import (
     rounded_up,
     times,
 )
-from privlearn.core.plan import AbstractPlan
+from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.transform import public_features
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
@@ -172,6 +172,11 @@ def check_command(said: Statement) -> str:
     return f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if said.signed_by else ''}"
 
 
+def audit_commands(said: Statement) -> list[str]:
+    """How a release of the plan is attacked, from within the folder; none where it has no steps."""
+    return ["privlearn audit ."] if isinstance(said.plan.trained(said.facts), Plan) else []
+
+
 def lines_of_use(said: Statement) -> list[str]:
     """How its model is used, from within the folder: a command, or Python of another library."""
     return list(said.use) or [
@@ -182,10 +187,11 @@ def lines_of_use(said: Statement) -> list[str]:
 
 
 def _describe_use(said: Statement) -> list[str]:
-    check, use = for_code(check_command(said)), [for_code(line) for line in lines_of_use(said)]
+    checks = [for_code(line) for line in (check_command(said), *audit_commands(said))]
+    use = [for_code(line) for line in lines_of_use(said)]
     if not said.use:
-        return ["## Use", "", "```", check, *use, "```", "", reading(said.facts), ""]
-    return ["## Use", "", "```", check, "```", "", "```python", *use, "```", ""]
+        return ["## Use", "", "```", *checks, *use, "```", "", reading(said.facts), ""]
+    return ["## Use", "", "```", *checks, "```", "", "```python", *use, "```", ""]
 
 
 def figures_from(paid: float | None) -> str:

@@ -19,6 +19,7 @@ from privlearn.errors import PrivlearnError
 from privlearn.publishing import certificate, questions
 from privlearn.publishing.accuracy import interval, of_one_answer
 from privlearn.publishing.card import (
+    audit_commands,
     check_command,
     figures_from,
     lines_of_use,
@@ -409,6 +410,7 @@ def _check(said: Statement, checked: Verification) -> str:
         *(("Warning", warning) for warning in checked.warnings),
     ]
     use = "\n".join(text(line) for line in lines_of_use(said))
+    checks = "\n".join(text(line) for line in (check_command(said), *audit_commands(said)))
     signature = (
         "The certificate is not signed: nothing in this folder says who the publisher is."
         if said.signed_by is None
@@ -424,7 +426,7 @@ def _check(said: Statement, checked: Verification) -> str:
         f"{pairs_table('What the check gave', results, ('What', 'Result'))}\n"
         "<p>That was then. A page can be edited, so check again: it takes seconds, needs no "
         "data, and covers this "
-        f"page, too. In this folder run</p>\n<pre><code>{text(check_command(said))}</code></pre>\n"
+        f"page, too. In this folder run</p>\n<pre><code>{checks}</code></pre>\n"
         f"<p>and to use the model</p>\n<pre><code>{use}</code></pre>\n"
         f"<h3>Who says so</h3>\n<p>{text(signature)}</p>"
     )

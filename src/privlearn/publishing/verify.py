@@ -14,6 +14,7 @@ from privlearn._storage import digest, loads
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import Event, from_json
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.core.plan import AbstractPlan
 from privlearn.core.transform import public_features
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.certificate import (
@@ -64,6 +65,9 @@ class Verification(Described):
         runs: what the claim is for where the ledger held other runs, in words; None where this run
             was the only one.
         run_epsilon: what this run costs by itself, then.
+        plan: the run's plan; None if it could not be read.
+        events: what `epsilon` was recomputed from; None if that could not be read.
+        claims: what each accountant that covers `events` gives, the least epsilon first.
     """
 
     ok: bool
@@ -77,6 +81,14 @@ class Verification(Described):
     signed_by: str | None = None
     runs: str | None = None
     run_epsilon: float | None = None
+    plan: AbstractPlan | None = None
+    events: Event | None = None
+    claims: tuple[Guarantee, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures and sentences as plain values, without plan, events and claims."""
+        left_out = ("plan", "events", "claims")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def _summary(self) -> Summary:
         rows = [("problem", problem) for problem in self.problems]
@@ -123,15 +135,17 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     problems += _find_changed_parts(certificate) + _find_changed_files(contents, certificate)
     strangers, hidden = _strangers(contents)
     problems += strangers + unfit_files(contents)
-    guarantee = None
+    event, plan = None, None
+    claims: tuple[Guarantee, ...] = ()
     try:
         event = from_json(certificate["events"])
-        guarantee = _recompute(event, claim)
+        claims = _recompute(event, claim)
+        guarantee = claims[0]
         problems += _contradictions(guarantee, claim, margin_of_older_prices(event))
         problems += _card_contradictions(contents, claim, signed_by)
-        problems += _of_the_plan(certificate, event, guarantee) + _other_features(
-            contents, certificate
-        )
+        plan = read_plan(certificate["plan"])
+        problems += _of_the_plan(plan, certificate, event, guarantee)
+        problems += _other_features(contents, certificate)
         problems += _other_rows(contents, certificate["facts"])
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
@@ -140,17 +154,20 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         problems.append(
             "the guarantee cannot be recomputed: a number is too small or too large to compute with"
         )
-    adjacency = claim.get("adjacency")
+    adjacency, recomputed = claim.get("adjacency"), claims[0] if claims else None
     return Verification(
         ok=not problems,
-        epsilon=guarantee.epsilon if guarantee else None,
+        epsilon=recomputed.epsilon if recomputed else None,
         delta=_number(claim.get("delta")),
         adjacency=adjacency if isinstance(adjacency, str) else None,
-        method=guarantee.method if guarantee else None,
-        unit=str(guarantee.unit) if guarantee else None,
+        method=recomputed.method if recomputed else None,
+        unit=str(recomputed.unit) if recomputed else None,
         problems=problems,
-        warnings=_warnings(certificate, guarantee) + hidden,
+        warnings=_warnings(certificate, recomputed) + hidden,
         signed_by=signed_by,
+        plan=plan,
+        events=event,
+        claims=claims,
         **_of_other_runs(claim),
     )
 
@@ -221,15 +238,14 @@ def _find_changed_files(contents: Contents, certificate: dict[str, Any]) -> list
     ]
 
 
-def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
+def _recompute(event: Event, claim: dict[str, Any]) -> tuple[Guarantee, ...]:
     delta = claim.get("delta")
     if isinstance(delta, bool) or not isinstance(delta, int | float):
         raise BadInput(f"the stated delta is {str(delta)[:40]}: expected a number in (0, 1)")
     unit = PrivacyUnit(claim.get("group_size", 1), claim.get("rows_per_person"))
-    guarantee = accountant.guarantee(
-        event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size
-    )
-    return replace(guarantee, rows_per_person=unit.rows_per_person)
+    adjacency = Adjacency.parse(str(claim.get("adjacency"))[:40])
+    claims = accountant.guarantees(event, adjacency, delta, unit.group_size)
+    return tuple(replace(each, rows_per_person=unit.rows_per_person) for each in claims)
 
 
 def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) -> list[str]:
@@ -336,12 +352,14 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
     return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
-def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee) -> list[str]:
+def _of_the_plan(
+    plan: AbstractPlan, certificate: dict[str, Any], event: Event, guarantee: Guarantee
+) -> list[str]:
     """What is wrong with the plan: its events must be those of the certificate, or go together with
     what is said of other runs; it must be for the neighbours that are claimed; and the facts of the
     run must follow from it.
     """
-    plan, facts = read_plan(certificate["plan"]), certificate["facts"]
+    facts = certificate["facts"]
     if not isinstance(facts, dict):
         return [f"the facts in {CERTIFICATE} are not a table of fields"]
     planned = plan.event()

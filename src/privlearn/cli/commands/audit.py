@@ -9,7 +9,7 @@ import json
 import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,17 @@ from privlearn.auditing import (
 )
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.accounting.events import tally
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.plan import Plan
+from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.sampling import FullBatch, named
-from privlearn.core.schedules import Constant
+from privlearn.core.schedules import Constant, ReactingSchedule
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.publishing import certificate
+from privlearn.publishing.folder import CERTIFICATE
+from privlearn.publishing.verify import verify
 from privlearn.training.best_sampling import BEST
 from privlearn.training.dpsgd import dpsgd
 
@@ -43,12 +47,13 @@ _FORMATS = (".md", ".json", ".png")
 def run(request: Request) -> int:
     """Print what was found; 1 if the claim is refuted."""
     out = None if request.out is None else _free(Path(request.out))
-    with _run_file(request.code) as definitions:
-        report = (
-            _of_code(request, definitions)
-            if request.code is not None
-            else _attack(request, _plan(request))
-        )
+    if request.folder is not None:
+        report = _attack_published(request)
+    elif request.code is not None:
+        with _run_file(request.code) as definitions:
+            report = _of_code(request, definitions)
+    else:
+        report = _attack(request, _plan(request))
     if out is not None:
         _write(report, out)
     if request.json:
@@ -61,6 +66,11 @@ def run(request: Request) -> int:
     )
     for label, text in report.rows():
         screen.answers.print(f"  {label:24} {screen.plain(text)}")
+    if request.folder is not None:
+        screen.answers.print(
+            "This tests the code of this installation, with the numbers of the certificate's plan. "
+            "That the run was by this code is the publisher's word."
+        )
     return 0 if report.ok else 1
 
 
@@ -109,12 +119,16 @@ def _plan(request: Request) -> Plan:
     )
 
 
-def _attack(request: Request, plan: Plan, **arguments: Any) -> Audit:
+def _delta(request: Request, usual: float = 1e-5) -> float:
+    return usual if request.delta is None else float(request.delta)
+
+
+def _attack(request: Request, plan: Plan, claimed_at: float = 1e-5, **arguments: Any) -> Audit:
     with screen.progress_bar("attacking", "steps") as progress:
         return audit(
             plan,
             **arguments,
-            delta=request.delta,
+            delta=_delta(request, claimed_at),
             trials=request.trials,
             confidence=request.confidence,
             streams=_streams(request),
@@ -122,20 +136,66 @@ def _attack(request: Request, plan: Plan, **arguments: Any) -> Audit:
         )
 
 
+def _attack_published(request: Request) -> Audit:
+    """The attack on a release of the plan of a published folder, at the delta that it claims.
+
+    Raises:
+        BadInput: the folder does not verify, its plan has no releases of gradients, or an option
+            says what the certificate says.
+    """
+    for name in ("noise_multiplier", "batch_size", "adjacency", "code", "canaries", "shadows"):
+        if getattr(request, name) is not None:
+            raise BadInput(
+                f"--{name.replace('_', '-')} goes without FOLDER, whose plan says what is "
+                "attacked: leave one of the two out"
+            )
+    checked = verify(request.folder, key=request.key)
+    if not checked.ok or checked.plan is None or checked.delta is None:
+        raise BadInput(
+            f"{request.folder} does not verify: {checked.problems[0][:160]}. Get an unchanged "
+            "copy; `privlearn verify` lists all problems"
+        )
+    plan = _find_training(request.folder, checked.plan)
+    return _attack(request, plan, checked.delta)
+
+
+def _find_training(folder: str, plan: AbstractPlan) -> Plan:
+    """The plan whose gradients were released: of a choice among candidates that of the chosen one.
+
+    Noise that follows from accuracies is attacked where it starts, and replace-one neighbours as
+    zero-out ones, which cost the same.
+
+    Raises:
+        BadInput: there is none.
+    """
+    content = (Path(folder) / CERTIFICATE).read_bytes()
+    training = plan.trained(certificate.parse(content)["facts"])
+    if not isinstance(training, Plan):
+        raise BadInput(
+            f"the plan of {folder} is a {training.kind}, which releases no gradients: attack the "
+            "code that it is run by, with --code FILE.py that defines run(took_part)"
+        )
+    if isinstance(training.schedule, ReactingSchedule):
+        start = Constant(training.schedule.start)
+        training = replace(training, schedule=start, filter=None, budget=None)
+    if training.neighbours is not Adjacency.REPLACE_ONE:
+        return training
+    alike = replace(training, adjacency=Adjacency.ZERO_OUT, budget=None)
+    assert tally(alike.event()) == tally(training.event())
+    return alike
+
+
 def _streams(request: Request) -> Streams:
     return Streams.new(discrete=request.discrete)
 
 
 @contextmanager
-def _run_file(path: str | None) -> Iterator[dict[str, Any]]:
+def _run_file(path: str) -> Iterator[dict[str, Any]]:
     """What a custom file defines.
 
     Raises:
         BadInput: it can't be run.
     """
-    if path is None:
-        yield {}
-        return
     try:
         definitions = runpy.run_path(path)
     except (OSError, SyntaxError, ImportError) as error:
@@ -171,7 +231,7 @@ def _of_code(request: Request, definitions: dict[str, Any]) -> Audit:
                 definitions["loss"],
                 definitions["data"],
                 canaries=request.canaries,
-                delta=request.delta,
+                delta=_delta(request),
                 confidence=request.confidence,
                 streams=_streams(request),
                 **definitions.get("arguments", {}),
@@ -188,7 +248,7 @@ def _of_code(request: Request, definitions: dict[str, Any]) -> Audit:
         attacked,
         plan.event(),
         plan.neighbours,
-        delta=request.delta,
+        delta=_delta(request),
         trials=request.trials or _RUNS,
         confidence=request.confidence,
         attack=f"run of {Path(request.code).name}",
@@ -220,7 +280,7 @@ def _of_membership(request: Request, definitions: dict[str, Any]) -> Audit:
             definitions["data"],
             plan,
             shadows=request.shadows,
-            delta=request.delta,
+            delta=_delta(request),
             confidence=request.confidence,
             streams=streams,
         )

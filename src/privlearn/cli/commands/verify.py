@@ -4,7 +4,7 @@ keys to sign.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def run(request: Request) -> int:
         checked = replace(checked, ok=False, problems=[*checked.problems, place["text"]])
     if request.json:
         in_ledger = {} if place is None else {"ledger": place}
-        screen.print_json({**asdict(checked), **in_ledger})
+        screen.print_json({**checked.to_json(), **in_ledger})
         return 0 if checked.ok else 1
     out = screen.answers
     name = screen.plain(request.folder)

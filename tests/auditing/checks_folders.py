@@ -1,0 +1,96 @@
+"""Named checks of `privlearn audit FOLDER`, and of what `verify` reads out of a folder for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import privlearn as pv
+from privlearn.cli import main
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.mechanisms import PoissonSampled
+from privlearn.publishing import publish
+from tests.descent import checks_validation as validation_checks
+from tests.publishing.checks import key_in, published, result, workplace
+from tests.support.checks import check
+
+
+def audited(folder: Path, *options: str) -> tuple[int, str]:
+    """The exit status of `privlearn audit FOLDER`, and what it said."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = main(["audit", str(folder), "--trials", "60", *options])
+    return status, said.getvalue()
+
+
+def report_of(folder: Path, *options: str) -> dict[str, Any]:
+    status, said = audited(folder, "--json", *options)
+    assert status == 0, said
+    report: dict[str, Any] = json.loads(said[said.index("{") :])
+    return report
+
+
+@check
+def check_verification_holds_plan_events_and_claims() -> None:
+    with workplace() as place:
+        checked = pv.verify(published(place))
+    run = result()
+    assert checked.ok
+    assert checked.plan == run.plan
+    assert checked.events is not None
+    assert tally(checked.events) == tally(run.plan.event())
+    claims = accountant.guarantees(run.plan.event(), run.plan.neighbours, 1e-5)
+    assert checked.claims == claims
+    assert checked.claims[0].epsilon == checked.epsilon
+    assert not {"plan", "events", "claims"} & set(checked.to_json())
+    json.dumps(checked.to_json())
+
+
+@check
+def check_a_published_folder_is_attacked_with_the_numbers_of_its_plan() -> None:
+    with workplace() as place:
+        key = key_in(place)
+        folder = published(place, delta=1e-6, sign=key)
+        report = report_of(folder, "--key", f"{key}.pub")
+    plan = result().plan
+    (step,) = {leaf for leaf in tally(plan.event()) if isinstance(leaf, PoissonSampled)}
+    assert f"noise multiplier {step.event.noise_multiplier:.4g}" in report["attack"]
+    assert report["delta"] == 1e-6
+    one = accountant.guarantee(step, plan.neighbours, 1e-6)
+    assert abs(report["epsilon_claimed"] - one.epsilon) < 1e-3 * one.epsilon
+
+
+@check
+def check_noise_that_reacts_is_attacked_where_it_starts() -> None:
+    plan = validation_checks.settled(
+        pv.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0)
+    )
+    with tempfile.TemporaryDirectory() as place:
+        folder = publish.publish(validation_checks.train(plan), Path(place) / "model")
+        assert "noise multiplier 7" in report_of(folder)["attack"]
+
+
+@check
+def check_a_folder_that_does_not_verify_is_not_attacked() -> None:
+    with workplace() as place:
+        folder = published(place)
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        status, said = audited(folder)
+    assert status == 2, said
+    assert "does not verify" in said
+    assert "certified" in said
+
+
+@check
+def check_what_a_certificate_says_is_not_said_again() -> None:
+    with workplace() as place:
+        folder = published(place)
+        for option in ("--noise-multiplier", "--batch-size"):
+            status, said = audited(folder, option, "2")
+            assert (status, "without FOLDER" in said) == (2, True), said
