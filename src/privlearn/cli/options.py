@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
+from privlearn.cli.folder_options import FOLDERS, LEDGER_DATA
 from privlearn.cli.option import (
     BUDGET,
     TRAIN,
@@ -37,6 +37,7 @@ COMMANDS = {
     "train": "plan, train and publish a private model",
     "budget": "what a plan costs, or the noise that meets a target; no data",
     "verify": "recompute guarantee, hashes and signature of a folder",
+    "export": "a certificate for others: in-toto, CycloneDX, a registry",
     "predict": "use a published model; writes CSV",
     "commit": "bind a run to rows and options beforehand, to be checked",
     "replay": "check a recorded run: take random parts of it again",
@@ -256,12 +257,6 @@ _CONFIG = group_of(
     part="plan",
 )
 
-_LEDGER_DATA = Option(
-    "ledger-data",
-    "NAME",
-    "with --ledger: the data set that the rows are of, where it holds several",
-    argument="data_set",
-)
 _ANCHOR = Option(
     "anchor",
     "WHERE",
@@ -348,22 +343,8 @@ _FEATURES = group_of(
     part="plan",
 )
 
-_KEY = Option(
-    "key",
-    "PUBLIC",
-    "the publisher's public key, which must have signed it",
-    commands=("verify", "predict"),
-)
 _OTHERS = (
-    Option("folder", "DIR", "a published model", commands=("verify", "predict"), flag=False),
-    Option(
-        "ledger",
-        "FILE",
-        "say where in this ledger the folder was published; refuse it if nowhere",
-        commands=("verify",),
-    ),
-    replace(_LEDGER_DATA, commands=("verify",)),
-    _KEY,
+    *FOLDERS,
     *group_of(
         None,
         ("predict",),
@@ -504,13 +485,6 @@ _OTHERS = (
         Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
     ),
     Option(
-        "file",
-        "FILE",
-        "for the private key, which must not be there yet; the public one: FILE.pub",
-        commands=("key",),
-        flag=False,
-    ),
-    Option(
         "out",
         "DIR",
         "the folder to write: the commitment, for the auditor, and its secret",
@@ -616,7 +590,7 @@ _OTHERS = (
             "schema, with --paid: what is charged, and later the training, too; begun by "
             "`privlearn ledger FILE --epsilon E --measure renyi`",
         ),
-        _LEDGER_DATA,
+        LEDGER_DATA,
         _ANCHOR,
         Option(
             "schema",
@@ -710,7 +684,7 @@ def _without_data() -> tuple[Option, ...]:
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
         Option("ledger", "FILE", "say whether a ledger has room, and for how many such runs"),
-        _LEDGER_DATA,
+        LEDGER_DATA,
         _ANCHOR,
         Option(
             "approve",
@@ -786,7 +760,7 @@ _RUN = group_of(
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-    _LEDGER_DATA,
+    LEDGER_DATA,
     _ANCHOR,
     Option(
         "new-rows",
