@@ -16,6 +16,7 @@ import privlearn as pv
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.publishing import attestation, envelopes, form, signing
 from privlearn.publishing.envelopes import Signer
+from privlearn.publishing.forms import cyclonedx, registry
 from privlearn.publishing.verify import Verification
 from tests.publishing import checks as publishing_checks
 from tests.support.checks import check, must_raise
@@ -313,3 +314,51 @@ def check_signatures_of_model_signing_are_of_every_file() -> None:
     other["predicate"]["resources"][0]["algorithm"] = "blake3"
     refused(sealed(other), "other digests")
     refused(sealed({**resources(), "predicate": []}), "not as model-signing writes it")
+
+
+@check
+def check_forms_state_the_claim_and_nothing_better() -> None:
+    """Epsilon, delta, rho, neighbours and unit of a bill of materials and of a registry's entry are
+    those of the certificate; so is what weakens it, and nothing of signatures is added.
+    """
+    claim = statement()["predicate"]["claim"]
+    assert claim["rho"] is None
+    with holding(exported()):
+        published = form._read_verified(made()[0])
+        alone = form._read_verified(made()[0]).verification.warnings
+    assert len(alone) == 1
+    assert "seed" in alone[0]
+    loss = registry.make_entry(published, {})["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"] == {name: claim[name] for name in ("epsilon", "delta")}
+    assert loss["privacy_unit"] == claim["unit"]
+    assert "(add_remove)" in loss["privacy_unit_details"]
+    assert "seed" in loss["privacy_parameters_details"]
+    card = cyclonedx.make_model_card(published)
+    figures = {each["name"]: each["value"] for each in card["properties"]}
+    for name in ("epsilon", "delta"):
+        assert float(figures[f"privlearn:{name}"]) == claim[name]
+    assert figures["privlearn:adjacency"] == claim["adjacency"]
+    assert figures["privlearn:unit"] == claim["unit"]
+    assert figures["privlearn:randomness"] == "seeded"
+    limits = card["considerations"]["technicalLimitations"]
+    assert any("seed" in each for each in limits)
+    assert not any("not checked" in each for each in limits)
+
+
+@check
+def check_a_folder_that_does_not_verify_is_not_exported() -> None:
+    for name, content in ((NAME, b"{}"), ("adapter.bin", b"")):
+        with holding(content, name) as folder:
+            for kind in ("in-toto", "registry"):
+                must_raise(CertificateMismatch, lambda: form.export(folder, kind))  # noqa: B023
+
+
+@check
+def check_a_signer_is_asked_for_by_its_class() -> None:
+    """A key alone is no signer: the folder would pass with a signature that no one looked at."""
+    for signer in (str(public(made()[1])), 5, {}):
+        with holding(exported()) as folder:
+            must_raise(BadInput, lambda: pv.verify(folder, signer=signer))  # noqa: B023
+    must_raise(BadInput, lambda: Signer(public_key=5))
+    must_raise(BadInput, lambda: Signer(identity="a@example.org"))
+    must_raise(BadInput, lambda: Signer(bundle="model.sig"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn.publishing import attestation, envelopes, verify
+from privlearn.publishing import attestation, envelopes, form, verify
+from privlearn.publishing.forms import cyclonedx, registry
 from tests.publishing import checks_envelopes as envelope_checks
 from tests.support.mutant import Mutant, suite_of
 
@@ -14,6 +15,7 @@ FILES = "check_every_signed_file_is_compared"
 PREDICATE = "check_every_part_of_the_predicate_is_compared"
 SIGNED = "check_another_key_or_an_edited_envelope_is_refused"
 READ = "check_files_that_are_no_envelopes_are_refused"
+STATED = "check_forms_state_the_claim_and_nothing_better"
 RESOURCES = "check_signatures_of_model_signing_are_of_every_file"
 MUTANTS = [
     Mutant(
@@ -184,6 +186,41 @@ MUTANTS = [
         'each["algorithm"] == "sha256"',
         "True",
         RESOURCES,
+    ),
+    Mutant(
+        "the registry's epsilon is rounded",
+        registry._privacy,
+        '"epsilon": claim["epsilon"]',
+        '"epsilon": round(claim["epsilon"], 2)',
+        STATED,
+    ),
+    Mutant(
+        "the registry's entry does not say what weakens the claim",
+        registry._privacy,
+        "*published.verification.warnings",
+        "*[]",
+        STATED,
+    ),
+    Mutant(
+        "the bill's epsilon is rounded",
+        cyclonedx.make_model_card,
+        'repr(claim["epsilon"])',
+        'str(round(claim["epsilon"], 2))',
+        STATED,
+    ),
+    Mutant(
+        "the bill does not say whether a seed was used",
+        cyclonedx.make_model_card,
+        "*published.verification.warnings",
+        "*[]",
+        STATED,
+    ),
+    Mutant(
+        "a folder that does not verify is exported",
+        form._read_verified,
+        "if not verification.ok:",
+        "if False:",
+        "check_a_folder_that_does_not_verify_is_not_exported",
     ),
 ]
 

@@ -30,7 +30,7 @@ _ENVELOPES = group_of(
 _EXPORT = group_of(
     None,
     ("export",),
-    Option("to", None, "the form", choices=tuple(form_names()), argument="form", needed=True),
+    Option("to", "FORM", f"the form: {', '.join(form_names())}", argument="form", needed=True),
     Option("out", "FILE", "in place of standard output; it must not be there yet"),
     Option("sign", "KEY", "sign with this private key (in-toto, model-signing)"),
     Option(

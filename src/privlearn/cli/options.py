@@ -627,7 +627,9 @@ _OTHERS = (
         "print one JSON object and nothing else",
         bool,
         False,
-        commands=tuple(name for name in COMMANDS if name not in ("predict", "completion")),
+        commands=tuple(
+            name for name in COMMANDS if name not in ("export", "predict", "completion")
+        ),
     ),
 )
 

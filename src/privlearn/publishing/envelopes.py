@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, final
 
-from privlearn._checks import printable
+from privlearn._checks import checked, printable
 from privlearn._storage import loads
 from privlearn.errors import BadInput, first_line
 from privlearn.publishing import attestation
@@ -34,6 +34,7 @@ _DSSE_FIELDS = {"payload", "payloadType", "signatures"}
 _BUNDLE_FIELDS = {"mediaType", "verificationMaterial", "dsseEnvelope"}
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Signer:
