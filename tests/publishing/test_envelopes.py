@@ -130,6 +130,8 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         ({"form": "in-toto", "about": {"name": "x"}}, "takes nothing"),
         ({"form": "model-signing"}, "is a signature"),
         ({"form": "registry", "about": {"publication_date": "May"}}, "2026-07-15"),
+        ({"form": "registry", "about": {"publication_date": "2026-13-01"}}, "2026-07-15"),
+        ({"form": "registry", "about": {"data_product_sector": "Arts"}}, "Healthcare"),
     ):
         with pytest.raises(BadInput, match=said):
             export(folder, **more)
@@ -159,7 +161,8 @@ def test_model_signing_signs_and_verifies_with_a_key(unsigned: Path, curve_key: 
     # an envelope beside it changes nothing, and another key of the same or another kind does
     with holding(envelope_checks.exported()):
         assert pv.verify(unsigned, signer=signer).ok
-    assert not pv.verify(unsigned, signer=Signer(public_key=public(made()[1]))).ok
+    other = pv.verify(unsigned, signer=Signer(public_key=public(made()[1])))
+    assert "model.sig needs a public key on P-256" in " ".join(other.problems)
     bundle = json.loads(signed)
     for change in (
         {"signatures": [{"sig": base64.b64encode(b"0" * 70).decode(), "keyid": ""}]},

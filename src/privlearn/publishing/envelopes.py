@@ -26,8 +26,8 @@ from privlearn.publishing import attestation
 from privlearn.publishing.folder import ENVELOPES, Contents, bounded
 from privlearn.publishing.keys import LARGEST, read_public
 
-#: Bytes of an envelope, signatures in one, and signed files that are read.
-_LARGEST, _MOST, _MOST_FILES = 1 << 20, 16, 1_000
+#: Bytes of an envelope, and signatures in one.
+_LARGEST, _MOST = 1 << 20, 16
 #: What model-signing calls its predicate, and how files are hashed in the form that is read.
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
 _DSSE_FIELDS = {"payload", "payloadType", "signatures"}
@@ -204,7 +204,7 @@ def _check_signers(
         except _OtherSigner as error:
             reasons.append(str(error))
     if missing:
-        said = "; ".join(reasons) or f"there is none ({', '.join(sorted(ENVELOPES))})"
+        said = "; ".join(reasons) or f"none can be read ({', '.join(sorted(ENVELOPES))})"
         attested.problems.append(
             f"no envelope has the signature that was asked for, by {' and '.join(sorted(missing))}:"
             f" {printable(said)[:180]}"
@@ -290,7 +290,7 @@ def _compare_resources(predicate: Any, contents: Contents) -> list[str]:
     try:
         if predicate["serialization"]["method"] != "files":
             return ["it is not of whole files: sign with --to model-signing, or by model_signing"]
-        resources = predicate["resources"][:_MOST_FILES]
+        resources = predicate["resources"]
         signed = [(each["name"], each["digest"]) for each in resources]
         if not all(each["algorithm"] == "sha256" for each in resources):
             return ["it has other digests than SHA-256, which can't be compared"]
@@ -328,6 +328,7 @@ def _find_signer(envelope: Envelope, signer: Signer, contents: Contents) -> str:
 
 
 def _by_model_signing(envelope: Envelope, key: Path, contents: Contents) -> str:
+    _require_curve(key, envelope.name)
     verifying = require_package("model_signing.verifying")
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
         copy = Path(place) / "model.sig"
@@ -341,6 +342,18 @@ def _by_model_signing(envelope: Envelope, key: Path, contents: Contents) -> str:
                 f"model-signing refuses {envelope.name} with {key.name}: {reason[:120]}"
             ) from error
     return f"the key in {key.name}, SHA-256 {hashlib.sha256(bounded(key, LARGEST)).hexdigest()}"
+
+
+def _require_curve(path: Path, name: str) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(bounded(path, LARGEST))
+    except Exception:  # of several kinds, by what is wrong with the file
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise _OtherSigner(f"{name} needs a public key on P-256, P-384 or P-521, in PEM form")
 
 
 def _by_identity(envelope: Envelope, signer: Signer) -> str:

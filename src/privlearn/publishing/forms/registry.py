@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
-from privlearn._checks import printable
+from privlearn._checks import one_of, printable
 from privlearn.core.accounting.events import Event
 from privlearn.errors import BadInput
 from privlearn.publishing.card import neighbours, protected, why_neighbours
@@ -20,6 +20,7 @@ from privlearn.publishing.certificate import card_lines
 from privlearn.publishing.costs import costs
 from privlearn.publishing.form import ExportForm, Published, Signature
 
+_SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 #: Fields that no certificate holds, and what each is. A draft asks for those that are needed.
 _ABOUT = {
     "name": "the name of the data product",
@@ -28,7 +29,7 @@ _ABOUT = {
     "intended_use": "what it is for",
     "data_product_region": "the region that the data describe",
     "publication_date": "year, month and day, as 2026-07-15",
-    "data_product_sector": "Technology, Healthcare, Education, Government, Energy or Finance",
+    "data_product_sector": ", ".join(_SECTORS),
     "registry_authors": "who fills in the entry, a name or a list of names",
     "sources": "where more is to be read",
 }
@@ -63,9 +64,9 @@ def make_entry(published: Published, about: Mapping[str, Any]) -> dict[str, Any]
         else [str(filled[name])]
         for name in _LISTS
     }
-    date = str(filled["publication_date"])
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
-        raise BadInput(f"publication_date is {date[:40]!r}: expected one such as 2026-07-15")
+    if "data_product_sector" in filled:
+        one_of("data_product_sector", filled["data_product_sector"], _SECTORS)
+    published_at = _read_date(str(filled["publication_date"]))
     basic = {
         name: filled[name] if name in _LISTS else str(filled[name])
         for name in _ABOUT
@@ -76,7 +77,7 @@ def make_entry(published: Published, about: Mapping[str, Any]) -> dict[str, Any]
     if "released_rows" in facts:
         basic["data_product_type"] = "Dataset"
     sources = {"sources": str(filled["sources"])} if "sources" in filled else {}
-    slug = [basic["name"], "-".join(basic["data_curators"]), date[:4]]
+    slug = [basic["name"], "-".join(basic["data_curators"]), f"{published_at:%Y}"]
     return {
         "url_slug": "_".join(re.sub(r"\W+", "_", part.lower()) for part in slug).replace("_", "-"),
         "status": "Draft",
@@ -87,6 +88,16 @@ def make_entry(published: Published, about: Mapping[str, Any]) -> dict[str, Any]
             "administrative": {**sources, "registry_authors": filled["registry_authors"]},
         },
     }
+
+
+def _read_date(text: str) -> date:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        day = date.min
+    if day == date.min or day.isoformat() != text:
+        raise BadInput(f"publication_date is {text[:40]!r}: expected one such as 2026-07-15")
+    return day
 
 
 def _privacy(published: Published) -> dict[str, Any]:
