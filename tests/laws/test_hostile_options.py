@@ -145,6 +145,7 @@ BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "audit": (("--noise-multiplier", "1", "--trials", "50"),),
     "ledger": (("{ledger}", "--epsilon", "1"), ("{ledger}",)),
     "verify": (("{nothing}",),),
+    "export": (("{nothing}", "--to", "registry"),),
     "predict": (("{nothing}", "--data", "{data}"),),
     "commit": (("--data", "{data}", "--classes", "2", "--range", "0,1", "--out", "{out}"),),
     "replay": (("{nothing}",),),

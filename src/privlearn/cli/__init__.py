@@ -32,7 +32,7 @@ _INTERRUPTED = {
     "train": _CHARGED,
     "data": _CHARGED,
     "audit": "the attack proves nothing before its end",
-    "predict": "nothing was written",
+    **dict.fromkeys(("predict", "export"), "nothing was written"),
     "reproduce": "runs that are finished are kept, and the same command goes on with the others",
 }
 

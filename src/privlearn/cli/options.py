@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from privlearn.cli.audit_options import AUDIT
+from privlearn.cli.folder_options import FOLDERS, LEDGER_DATA
 from privlearn.cli.option import (
     BUDGET,
     TRAIN,
@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "plan, train and publish a private model",
     "budget": "what a plan costs, or the noise that meets a target; no data",
     "verify": "recompute guarantee, hashes and signature of a folder",
+    "export": "a certificate for others: in-toto, CycloneDX, a registry",
     "predict": "use a published model; writes CSV",
     "commit": "bind a run to rows and options beforehand, to be checked",
     "replay": "check a recorded run: take random parts of it again",
@@ -258,12 +259,6 @@ _CONFIG = group_of(
     part="plan",
 )
 
-_LEDGER_DATA = Option(
-    "ledger-data",
-    "NAME",
-    "with --ledger: the data set that the rows are of, where it holds several",
-    argument="data_set",
-)
 _ANCHOR = Option(
     "anchor",
     "WHERE",
@@ -350,22 +345,8 @@ _FEATURES = group_of(
     part="plan",
 )
 
-_KEY = Option(
-    "key",
-    "PUBLIC",
-    "the publisher's public key, which must have signed it",
-    commands=("verify", "predict"),
-)
 _OTHERS = (
-    Option("folder", "DIR", "a published model", commands=("verify", "predict"), flag=False),
-    Option(
-        "ledger",
-        "FILE",
-        "say where in this ledger the folder was published; refuse it if nowhere",
-        commands=("verify",),
-    ),
-    replace(_LEDGER_DATA, commands=("verify",)),
-    _KEY,
+    *FOLDERS,
     *group_of(
         None,
         ("predict",),
@@ -453,13 +434,6 @@ _OTHERS = (
         Option("plot", "F.png", "draw what was spent over time"),
     ),
     *AUDIT,
-    Option(
-        "file",
-        "FILE",
-        "for the private key, which must not be there yet; the public one: FILE.pub",
-        commands=("key",),
-        flag=False,
-    ),
     Option(
         "out",
         "DIR",
@@ -566,7 +540,7 @@ _OTHERS = (
             "schema, with --paid: what is charged, and later the training, too; begun by "
             "`privlearn ledger FILE --epsilon E --measure renyi`",
         ),
-        _LEDGER_DATA,
+        LEDGER_DATA,
         _ANCHOR,
         Option(
             "schema",
@@ -603,7 +577,9 @@ _OTHERS = (
         "print one JSON object and nothing else",
         bool,
         False,
-        commands=tuple(name for name in COMMANDS if name not in ("predict", "completion")),
+        commands=tuple(
+            name for name in COMMANDS if name not in ("export", "predict", "completion")
+        ),
     ),
 )
 
@@ -660,7 +636,7 @@ def _without_data() -> tuple[Option, ...]:
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
         Option("ledger", "FILE", "say whether a ledger has room, and for how many such runs"),
-        _LEDGER_DATA,
+        LEDGER_DATA,
         _ANCHOR,
         Option(
             "approve",
@@ -736,7 +712,7 @@ _RUN = group_of(
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-    _LEDGER_DATA,
+    LEDGER_DATA,
     _ANCHOR,
     Option(
         "new-rows",

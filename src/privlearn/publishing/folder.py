@@ -34,6 +34,8 @@ RELEASED = "rows.csv"
 #: What a folder may hold besides: where it does, the certificate has to speak of it, and the other
 #: way round.
 OPTIONAL = frozenset({PAGE, AUDIT, RELEASED})
+#: Signatures over the certificate and its files, of which a certificate can't speak.
+ENVELOPES = frozenset({"privacy.intoto.jsonl", "privacy.sigstore.json", "model.sig"})
 #: The largest files, in bytes, that are read at once. Weights and rows may have any size: they are
 #: read in pieces.
 LARGEST = {

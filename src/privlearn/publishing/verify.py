@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import checked
 from privlearn._display import Described, Summary
@@ -32,9 +32,21 @@ from privlearn.publishing.certificate import (
     read_plan,
     unpaid,
 )
-from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
+from privlearn.publishing.folder import (
+    CARD,
+    CERTIFICATE,
+    CONFIG,
+    ENVELOPES,
+    OPTIONAL,
+    PAGE,
+    Contents,
+    read,
+)
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
+
+if TYPE_CHECKING:
+    from privlearn.publishing.envelopes import Signer
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
@@ -65,6 +77,7 @@ class Verification(Described):
         runs: what the claim is for where the ledger held other runs, in words; None where this run
             was the only one.
         run_epsilon: what this run costs by itself, then.
+        attested_by: who signed the envelopes around the folder, where that was asked for.
         plan: the run's plan; None if it could not be read.
         events: what `epsilon` was recomputed from; None if that could not be read.
         claims: what each accountant that covers `events` gives, the least epsilon first.
@@ -81,6 +94,7 @@ class Verification(Described):
     signed_by: str | None = None
     runs: str | None = None
     run_epsilon: float | None = None
+    attested_by: list[str] = field(default_factory=list)
     plan: AbstractPlan | None = None
     events: Event | None = None
     claims: tuple[Guarantee, ...] = ()
@@ -100,14 +114,17 @@ class Verification(Described):
             rows = [("guarantee" if self.ok else "its events give", figures), *rows]
         rows += [("protects", self.unit)] if self.ok and self.unit else []
         rows += [("for", self.runs)] if self.ok and self.runs else []
-        rows += [("signed by", self.signed_by or "no one: nothing says who the publisher is")]
+        signers = ", ".join(filter(None, [self.signed_by, *self.attested_by]))
+        rows += [("signed by", signers or "no one: nothing says who the publisher is")]
         rows += [("warning", warning) for warning in self.warnings]
         agrees = "agrees with its certificate" if self.ok else "does not agree with its certificate"
         return Summary(f"Verification: the folder {agrees}", rows)
 
 
 @checked
-def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:
+def verify(
+    folder: str | Path, *, key: str | Path | None = None, signer: Signer | None = None
+) -> Verification:
     """Recompute the guarantee, the hashes and the signature of a published model.
 
     Args:
@@ -115,15 +132,18 @@ def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification
         key: the publisher's public key, a file. The certificate must then be signed with it.
             Without it a signature, if there is one, is only checked against the key that comes
             along, which anyone could have made.
+        signer: who must have signed an envelope in the folder, or beside it.
 
     Raises:
-        BadInput: the folder, its certificate or the key cannot be read at all.
+        BadInput: the folder, its certificate or a key cannot be read at all.
     """
     trusted = None if key is None else read_public(key)
-    return verify_contents(read(folder), trusted)
+    return verify_contents(read(folder), trusted, signer)
 
 
-def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Verification:
+def verify_contents(
+    contents: Contents, trusted: PublicKey | None = None, signer: Signer | None = None
+) -> Verification:
     """As `verify`, for contents that were read already.
 
     Raises:
@@ -134,7 +154,8 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     problems, signed_by = _signature(certificate, trusted)
     problems += _find_changed_parts(certificate) + _find_changed_files(contents, certificate)
     strangers, hidden = _strangers(contents)
-    problems += strangers + unfit_files(contents)
+    contradicted, unchecked, attested_by = _around(contents, certificate, signer)
+    problems += strangers + unfit_files(contents) + contradicted
     event, plan = None, None
     claims: tuple[Guarantee, ...] = ()
     try:
@@ -163,8 +184,9 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         method=recomputed.method if recomputed else None,
         unit=str(recomputed.unit) if recomputed else None,
         problems=problems,
-        warnings=_warnings(certificate, recomputed) + hidden,
+        warnings=_warnings(certificate, recomputed) + hidden + unchecked,
         signed_by=signed_by,
+        attested_by=attested_by,
         plan=plan,
         events=event,
         claims=claims,
@@ -385,6 +407,17 @@ def _of_the_plan(
         return [*problems, f"the facts in {CERTIFICATE} are not those of a run of its plan{said}"]
 
 
+def _around(
+    contents: Contents, certificate: dict[str, Any], signer: Signer | None
+) -> tuple[list[str], list[str], list[str]]:
+    """Problems and warnings of signatures around the folder, and who signed."""
+    if signer is None and not ENVELOPES & set(contents.strangers):
+        return [], [], []
+    from privlearn.publishing import envelopes  # for the few folders that have any
+
+    return envelopes.check_envelopes(contents, certificate, signer)
+
+
 def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
     """What is wrong with files that the certificate does not speak of, and what is odd about the
     hidden ones.
@@ -392,11 +425,11 @@ def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
     Another library may load any file of a folder, such as an adapter. No loader reads hidden files,
     which file systems, version control and download caches leave.
     """
-    hidden = [name for name in contents.strangers if name.startswith(".")]
-    others = [name for name in contents.strangers if not name.startswith(".")]
-    return _also_holds(
-        others, "another library might load them. Move them to another folder"
-    ), _also_holds(hidden, "no loader reads hidden files")
+    names = [name for name in contents.strangers if name not in ENVELOPES]
+    hidden = [name for name in names if name.startswith(".")]
+    others = [name for name in names if not name.startswith(".")]
+    strange = _also_holds(others, "another library might load them. Move them to another folder")
+    return strange, _also_holds(hidden, "no loader reads hidden files")
 
 
 def _also_holds(names: list[str], more: str) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privlearn.cli import screen
 from privlearn.cli.request import Request
@@ -16,10 +16,13 @@ from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import CERTIFICATE, RELEASED
 from privlearn.publishing.verify import Verification, verify
 
+if TYPE_CHECKING:
+    from privlearn.publishing.envelopes import Signer
+
 
 def run(request: Request) -> int:
     """Print the result; 1 if anything does not agree."""
-    checked = verify(request.folder, key=request.key)
+    checked = verify(request.folder, key=request.key, signer=_signer(request))
     place = _find_in_ledger(request) if request.ledger is not None and checked.ok else None
     if place is not None and place["row"] is None:
         checked = replace(checked, ok=False, problems=[*checked.problems, place["text"]])
@@ -52,6 +55,8 @@ def run(request: Request) -> int:
             "this was the run is the publisher's word."
         )
         out.print(_who(checked, request.key))
+        for signer in checked.attested_by:
+            out.print(f"An envelope around it is signed by {screen.plain(signer)}.")
     else:
         out.print(f"{screen.style('red bold')}{name} does not verify{screen.END}:")
         for problem in checked.problems:
@@ -93,8 +98,20 @@ def _find_in_ledger(request: Request) -> dict[str, Any]:
     return {"file": str(database.path), "data": None, "row": None, "rows": None, "text": text}
 
 
+def _signer(request: Request) -> Signer | None:
+    """Who must have signed an envelope, if that is asked for."""
+    names = ("bundle", "public_key", "identity", "identity_provider", "trust_config")
+    if not any(request.given(name) for name in names):
+        return None
+    from privlearn.publishing.envelopes import Signer
+
+    return Signer(**{name: request.values[name] for name in names})
+
+
 def _who(checked: Verification, key: str | None) -> str:
     """Whose word it is."""
+    if checked.signed_by is None and checked.attested_by:
+        return "The certificate itself is not signed."
     if checked.signed_by is None:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:
