@@ -36,6 +36,7 @@ from privlearn.core.accounting.ledgers import ledger_file, ledger_json, ledger_r
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.core.plan import AbstractPlan
+from privlearn.declared import declared_document
 from privlearn.methods import CHOICES, METHODS
 from privlearn.publishing import certificate, keys
 from privlearn.publishing.folder import ADAPTER_FILES, MODEL_FILES, OPTIONAL
@@ -51,9 +52,10 @@ _DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
 def make_schemas() -> dict[str, Schema]:
-    """The schemas by their names: certificate, events, ledger and plan."""
+    """The schemas by their names: certificate, declared run, events, ledger and plan."""
     return {
         "certificate": _certificate(),
+        "declared-run": _declared_run(),
         "events": _events(),
         "ledger": _ledger(),
         "plan": _plan(),
@@ -64,6 +66,7 @@ def identifier(name: str) -> str:
     """The `$id` of a schema: it ends in the version of what it describes."""
     versions = {
         "certificate": certificate.VERSION,
+        "declared-run": declared_document.VERSION,
         "events": events.JSON_VERSION,
         "ledger": ledger_file.VERSION,
         "plan": certificate.VERSION,
@@ -462,6 +465,24 @@ def _facts_name(plan: type[AbstractPlan]) -> str:
 
 def _files(names: frozenset[str]) -> Schema:
     return _make_object(dict.fromkeys(sorted(names | OPTIONAL), _DIGEST), OPTIONAL)
+
+
+# Declared runs
+
+
+def _declared_run() -> Schema:
+    """The schema of a run of another library, which is no certificate."""
+    head = _head(
+        "declared-run",
+        "A declared run, which is not a certificate",
+        "declared-run.json of a folder of `privlearn certify`: what a run of another library costs "
+        "if it was as declared.",
+    )
+    schema = _of_type(declared_document.DeclaredRunShape, _of_shape)
+    prices = schema["properties"]["recomputed_here"]["properties"]
+    for name in ("as_recorded", "as_declared"):
+        prices[name]["properties"]["event"] = {"$ref": identifier("events")}
+    return {**schema, **head}
 
 
 # Ledgers
