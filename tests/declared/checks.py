@@ -242,6 +242,7 @@ def check_a_claim_below_its_events_is_refused() -> None:
     text = require_refused(run, "claims-less-than-its-events-cost")
     assert "1.61771" in text
     assert "1.829" in text
+    require_refused(certified(content, **sizes, epsilon=1.84))
     honest = state_of((1.0, 0.01, 1000))
     require_refused(certified(honest, **sizes, epsilon=1.84))
     require_refused(certified(honest, **sizes, epsilon=1.8), "claims-less-than-its-events-cost")

@@ -37,6 +37,7 @@ _COMMANDS = (
     "replay",
     "budget",
     "verify",
+    "certify",
     "key",
     "predict",
     "reproduce",

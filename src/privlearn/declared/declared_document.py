@@ -101,6 +101,7 @@ class PeerFigureShape(TypedDict):
 
     epsilon: Positive
     source: _Text
+    claimed: bool
 
 
 class PriceShape(TypedDict):
@@ -200,12 +201,12 @@ def certify(content: bytes, library: str, declaration: RunDeclaration) -> Declar
     assert completed.delta is not None
     theirs = []
     if declaration.epsilon is not None:
-        theirs.append(PeerFigure(declaration.epsilon, "as claimed"))
+        theirs.append(PeerFigure(declaration.epsilon, "as claimed", claimed=True))
     if run.epsilon is not None and run.delta in (None, completed.delta):
-        theirs.append(PeerFigure(run.epsilon, "as the file states"))
+        theirs.append(PeerFigure(run.epsilon, "as the file states", claimed=True))
     computed = peer.compute_epsilon(run, completed.delta)
     if computed is not None and math.isfinite(computed[0]):
-        theirs.append(PeerFigure(*computed))
+        theirs.append(PeerFigure(*computed, claimed=False))
     figures = compute_figures(run, completed)
     case = Case(run, completed, declaration, figures, tuple(theirs))
     return DeclaredRun(_write(case, hashlib.sha256(content).hexdigest()))

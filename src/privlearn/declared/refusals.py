@@ -42,10 +42,12 @@ class PeerFigure:
     Attributes:
         epsilon: the figure.
         source: who or what states it.
+        claimed: whether it was stated of the run, and not computed now.
     """
 
     epsilon: float
     source: str
+    claimed: bool
 
 
 @final
@@ -74,8 +76,9 @@ class Case:
 
     @property
     def least(self) -> PeerFigure | None:
-        """The least figure of others."""
-        return min(self.theirs, key=lambda figure: figure.epsilon, default=None)
+        """The least claim; where there is none, what the library's accountant says."""
+        claims = [figure for figure in self.theirs if figure.claimed] or self.theirs
+        return min(claims, key=lambda figure: figure.epsilon, default=None)
 
 
 #: What a rule says is wrong with a run, and what it lacks to be looked at.
