@@ -57,12 +57,17 @@ CHECKING = (
             "state; for others JSON (docs/other-libraries.md)",
             flag=False,
         ),
-        Option("from", None, "the library that made the run", choices=library_names(), needed=True),
+        Option(
+            "from",
+            "LIBRARY",
+            f"what made the run: {', '.join(library_names())}",
+            choices=library_names(),
+            needed=True,
+        ),
         Option(
             "sampling",
-            None,
-            "how batches were drawn, as you declare it: in shuffled or fixed epochs, as Poisson "
-            "samples, as subsets of a fixed size, or all examples in each",
+            "WAY",
+            f"how batches were drawn, as you declare it: {', '.join(DRAWN)}",
             choices=tuple(DRAWN),
             needed=True,
         ),

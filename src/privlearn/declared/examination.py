@@ -59,8 +59,8 @@ class Figures:
     Attributes:
         recorded: the price of the events that the other library's accountant holds.
         declared: the price of the events that follow from the declaration.
-        undoubled: under replace-one neighbours the price of the recorded events if one example
-            moved a sum by one clipping norm alone, and not by two; else None.
+        undoubled: under replace-one neighbours, and for subsets of a fixed size, the price of the
+            recorded events if one example moved a sum by one clipping norm, not two; else None.
     """
 
     recorded: EventPrice
@@ -107,7 +107,7 @@ def _price(steps: Iterable[RecordedSteps], neighbours: Adjacency, delta: float) 
     """The price of steps whose batches are drawn independently of each other.
 
     A subset of a fixed size is a sample in which one example takes the place of another one: by
-    joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 9) it costs what a Poisson sample
+    joint convexity (Balle, Barthe and Gaboardi 2018) it costs what a Poisson sample
     does in which one example moves the sum by two clipping norms, for all kinds of neighbours.
     """
     steps = tuple(steps)
@@ -200,8 +200,8 @@ def count_epochs(run: RecordedRun, declaration: RunDeclaration) -> int:
     Raises:
         BadInput: the numbers that decide it are not declared.
     """
-    if counts_epochs(run, declaration) and declaration.epochs is None:
-        return max(run.rounds, max(expected_rounds(run, declaration).values(), default=0))
+    if counts_epochs(run, declaration):
+        return max([run.rounds, *expected_rounds(run, declaration).values()])
     batches = batches_of_an_epoch(declaration)
     if batches is None:
         raise BadInput(
@@ -212,9 +212,7 @@ def count_epochs(run: RecordedRun, declaration: RunDeclaration) -> int:
     assert declaration.batch_size is not None
     fewest = max(1, declaration.examples // declaration.batch_size)
     steps = run.cycle * max([run.rounds, *expected_rounds(run, declaration).values()])
-    if counts_epochs(run, declaration):
-        epochs = max(run.rounds, declaration.epochs or 0)
-    elif declaration.epochs is None:
+    if declaration.epochs is None:
         epochs = math.ceil(steps / fewest)
     else:
         epochs = max(declaration.epochs, math.ceil(steps / batches))
@@ -287,8 +285,8 @@ def declared_steps(run: RecordedRun, declaration: RunDeclaration) -> tuple[Recor
     """The steps that follow from the declaration.
 
     They are sampled as declared; those that were recorded as steps on all examples stay such. A
-    rate that does not follow from the batch size is replaced by the
-    larger of both. Missing steps are added, with the least noise and the largest rate of the run.
+    rate that does not follow from the batch size is replaced by the larger of both. Missing steps
+    are added, with the least noise and the largest rate of the run.
     """
     steps = []
     for part in run.steps:
