@@ -140,6 +140,17 @@ CASES: dict[str, str] = {
     "predict, file": "predict plain --data digits --out predictions.npz",
     "predict, values": "predict values --data values.npz",
     "predict, nothing there": "predict nowhere --data digits",
+    # Runs of other libraries
+    "certify": (
+        "certify opacus.json --from opacus --sampling poisson --examples 1000 --batch-size 10 "
+        "--epochs 1 --delta 1e-5 --out declared --json"
+    ),
+    "certify, refused": (
+        "certify opacus.json --from opacus --sampling shuffle --examples 1000 --batch-size 10 "
+        "--delta 1e-5 --json"
+    ),
+    "certify, no delta": "certify opacus.json --from opacus --sampling poisson --json",
+    "verify, declared run": "verify declared --json",
     # Recorded runs
     "commit": f"commit {RECORDED} --out transcript --json",
     "train, recorded": (
@@ -379,6 +390,7 @@ def _session() -> Iterator[None]:
 def _write_files() -> None:
     texts = {
         "stopping.toml": STOPPING,
+        "opacus.json": '{"history": [[1.0, 0.01, 100]], "mechanism": "prv"}',
         "schema.toml": SCHEMA,
         "false.py": FALSE,
         "trained.py": TRAINED,

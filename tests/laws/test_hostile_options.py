@@ -149,6 +149,36 @@ BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "predict": (("{nothing}", "--data", "{data}"),),
     "commit": (("--data", "{data}", "--classes", "2", "--range", "0,1", "--out", "{out}"),),
     "replay": (("{nothing}",),),
+    "certify": (
+        (
+            "{state}",
+            "--from",
+            "opacus",
+            "--sampling",
+            "poisson",
+            "--examples",
+            "1000",
+            "--batch-size",
+            "10",
+            "--epochs",
+            "1",
+            "--delta",
+            "1e-5",
+        ),
+        (
+            "{state}",
+            "--from",
+            "opacus",
+            "--sampling",
+            "shuffle",
+            "--examples",
+            "1000",
+            "--batch-size",
+            "10",
+            "--delta",
+            "1e-5",
+        ),
+    ),
     "reproduce": (("--list",),),
     "data": (
         ("list",),
@@ -191,8 +221,10 @@ def files(place: Path) -> dict[str, str]:
     (place / "rows.csv").write_text(
         "age,kind\n" + "".join(f"{age},{'ab'[age % 2]}\n" for age in range(20, 40))
     )
+    (place / "state.json").write_text('{"history": [[1.0, 0.01, 100]], "mechanism": "prv"}')
     names = {
         "data": "rows.npz",
+        "state": "state.json",
         "table": "rows.csv",
         "ledger": "ledger.json",
         "key": "key",

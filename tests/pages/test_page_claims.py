@@ -38,6 +38,7 @@ _COMMANDS = (
     "budget",
     "verify",
     "export",
+    "certify",
     "key",
     "predict",
     "reproduce",

@@ -45,7 +45,11 @@ _EXPORT = group_of(
 )
 FOLDERS = (
     Option(
-        "folder", "DIR", "a published model", commands=("verify", "predict", "export"), flag=False
+        "folder",
+        "DIR",
+        "a published model; for verify also a declared run, which certify wrote",
+        commands=("verify", "predict", "export"),
+        flag=False,
     ),
     Option(
         "ledger",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn.cli.audit_options import AUDIT
+from privlearn.cli.checking_options import CHECKING
 from privlearn.cli.folder_options import FOLDERS, LEDGER_DATA
 from privlearn.cli.option import (
     BUDGET,
@@ -42,6 +43,7 @@ COMMANDS = {
     "predict": "use a published model; writes CSV",
     "commit": "bind a run to rows and options beforehand, to be checked",
     "replay": "check a recorded run: take random parts of it again",
+    "certify": "price another library's run, as declared: no certificate",
     "audit": "attack a release: what its noise proves about epsilon",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with",
@@ -441,44 +443,7 @@ _OTHERS = (
         commands=("commit",),
         needed=True,
     ),
-    *group_of(
-        None,
-        ("replay",),
-        Option(
-            "folder", "DIR", "the folder of the transcript, with its secret and states", flag=False
-        ),
-        Option("data", "NAME_OR_PATH", "the rows, where they lie elsewhere than in the run"),
-        Option("data-dir", "DIR", "where named data sets lie"),
-        Option("schema", "F.toml", "the schema, where it lies elsewhere than in the run"),
-        Option(
-            "test-data",
-            "PATH",
-            "the test rows, where they lie elsewhere than in the run",
-            argument="test",
-        ),
-        Option(
-            "model",
-            "SPEC",
-            "package.module:function, where the run's model is made by code that you trust",
-        ),
-        Option("features", "SPEC", "package.module:function, where the run's features are"),
-        Option("steps", "N", "how many steps to take again, at least (default: 200)", int, 200),
-        Option(
-            "choice",
-            "TEXT",
-            "decides which: a text that was not known when the transcript was fixed (default: "
-            "random numbers of the operating system)",
-        ),
-        Option(
-            "tolerance",
-            "T",
-            "let numbers differ by this share, on another kind of processor (default: 0, equal "
-            "bits)",
-            float,
-            0.0,
-        ),
-        Option("published", "DIR", "the published folder, to be compared with the transcript"),
-    ),
+    *CHECKING,
     *group_of(
         None,
         ("reproduce",),

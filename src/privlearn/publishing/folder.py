@@ -27,6 +27,8 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: What a certificate speaks of: the files of a model, or of an adapter.
 MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
 ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
+#: What lies in a folder of `privlearn certify`, which has no certificate.
+DECLARED = "declared-run.json"
 #: The report of an attack on the run's claim, if there is one.
 AUDIT = "audit.json"
 #: Noisy rows and their labels, where these were released, too.
@@ -96,6 +98,11 @@ def read(folder: str | Path) -> Contents:
             digests[name] = hashlib.sha256(files[name]).hexdigest()
         except _Unreadable as error:
             if name == CERTIFICATE:
+                if os.path.lexists(path / DECLARED):
+                    raise BadInput(
+                        f"{path} is a declared run of another library, and not a published model: "
+                        "it has no certificate. `privlearn verify` computes its figures again"
+                    ) from error
                 raise BadInput(
                     f"{path} is not a published model: {error}. Expected the folder that train or "
                     "publish wrote; unpack an archive of one first"

@@ -36,6 +36,7 @@ from privlearn.core.accounting.ledgers import ledger_file, ledger_json, ledger_r
 from privlearn.core.accounting.ledgers.data_versions import DataVersion
 from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.core.plan import AbstractPlan
+from privlearn.declared import declared_document
 from privlearn.methods import CHOICES, METHODS
 from privlearn.publishing import certificate, keys
 from privlearn.publishing.folder import ADAPTER_FILES, MODEL_FILES, OPTIONAL
@@ -57,6 +58,7 @@ def make_schemas() -> dict[str, Schema]:
         "audit": _audit(),
         "certificate": _certificate(),
         "configuration": _configuration(),
+        "declared-run": _declared_run(),
         "events": _events(),
         "ledger": _ledger(),
         "plan": _plan(),
@@ -69,6 +71,7 @@ def identifier(name: str) -> str:
         "audit": certificate.VERSION,
         "certificate": certificate.VERSION,
         "configuration": certificate.VERSION,
+        "declared-run": declared_document.VERSION,
         "events": events.JSON_VERSION,
         "ledger": ledger_file.VERSION,
         "plan": certificate.VERSION,
@@ -482,6 +485,24 @@ def _configuration() -> Schema:
 def _audit() -> Schema:
     head = _head("audit", "The report of an audit", "audit.json of a published folder.")
     return {**_of_shape(AuditFacts), **head}
+
+
+# Declared runs
+
+
+def _declared_run() -> Schema:
+    """The schema of a run of another library, which is no certificate."""
+    head = _head(
+        "declared-run",
+        "A declared run, which is not a certificate",
+        "declared-run.json of a folder of `privlearn certify`: what a run of another library costs "
+        "if it was as declared.",
+    )
+    schema = _of_type(declared_document.DeclaredRunShape, _of_shape)
+    prices = schema["properties"]["recomputed_here"]["properties"]
+    for name in ("as_recorded", "as_declared"):
+        prices[name]["properties"]["event"] = {"$ref": identifier("events")}
+    return {**schema, **head}
 
 
 # Ledgers

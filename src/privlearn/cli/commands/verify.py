@@ -12,6 +12,7 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit, readable
 from privlearn.core.accounting.ledgers.addresses import database_at
+from privlearn.declared.declared_document import is_declared_run
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import CERTIFICATE, RELEASED
 from privlearn.publishing.verify import Verification, verify
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 def run(request: Request) -> int:
     """Print the result; 1 if anything does not agree."""
+    if is_declared_run(request.folder):
+        from privlearn.cli.commands.certify import verify_declared_run  # seldom needed
+
+        return verify_declared_run(request)
     checked = verify(request.folder, key=request.key, signer=_signer(request))
     place = _find_in_ledger(request) if request.ledger is not None and checked.ok else None
     if place is not None and place["row"] is None:
