@@ -132,6 +132,8 @@ def check_noise_is_measured() -> None:
         )
         assert comparison.ok is is_sound, comparison.report()
         assert comparison.noise_multiplier == pytest.approx(scale / 20**0.5, rel=0.2, abs=0.01)
+    silent = compared(lambda rows, recorder: opacus_loop(rows, recorder, noise=0.0), runs=1)
+    require_problem(silent, "standard deviation 0")
     require_problem(compared(plain_loop, noise_multiplier=2.0), "times as much")
     require_problem(compared(opacus_loop, noise_multiplier=2.0), "noise multiplier 1, and 2")
     require_problem(compared(plain_loop, "half of the noise", sensitivity=CLIP), "noise of 0.")

@@ -87,23 +87,24 @@ def _sums(
     for row, target in zip(x, y, strict=True):
         loss = cross_entropy(model(row[None]), target[None])
         gradient = list(torch.autograd.grad(loss, parameters))
-        parts = (
-            [clipped([part]) for part in gradient] if bug == "by layers" else [clipped(gradient)]
-        )
-        for total, part in zip(sums, sum(parts, []), strict=True):
+        if bug == "by layers":
+            parts = [clipped([part])[0] for part in gradient]
+        else:
+            parts = clipped(gradient)
+        for total, part in zip(sums, parts, strict=True):
             total += part
     return sums
 
 
-def opacus_loop(rows: Any, recorder: Recorder, bug: str = "") -> Any:
-    """Opacus' engine; noise multiplier 1."""
+def opacus_loop(rows: Any, recorder: Recorder, bug: str = "", noise: float = 1.0) -> Any:
+    """Opacus' engine."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = opacus.PrivacyEngine().make_private(
         module=model,
         optimizer=optimizer,
         data_loader=DataLoader(TensorDataset(*rows), batch_size=int(BATCH)),
-        noise_multiplier=1.0,
+        noise_multiplier=noise,
         max_grad_norm=CLIP,
     )
     if bug != "number of rows":

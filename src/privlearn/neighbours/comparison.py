@@ -373,11 +373,13 @@ def _check_noise(firsts: list[Recording], claimed: float | None) -> tuple[float 
     for first in firsts:
         before: torch.Tensor | None = None
         for place, release in enumerate(first.releases):
+            if any(piece.noise_std == 0 for piece in release.pieces):
+                problems.append(f"{release.source} releases with noise of standard deviation 0")
             pieces = [piece for piece in release.pieces if piece.noise_std and piece.sensitivity]
             if not pieces:
                 before = None
                 continue
-            noise = torch.cat([piece.noise / piece.noise_std for piece in pieces])
+            noise = torch.cat([piece.noise(piece.noise_std) for piece in pieces])
             problems += _false_noise(noise, release, place + 1)
             problems += _false_multiplier(pieces, release.source, claimed)
             if before is not None and _is_same(before, noise):
@@ -386,9 +388,7 @@ def _check_noise(firsts: list[Recording], claimed: float | None) -> tuple[float 
                     "none. Draw it anew for each"
                 )
             before = noise
-            squares += sum(
-                float((piece.noise / piece.sensitivity).square().sum()) for piece in pieces
-            )
+            squares += sum(float(piece.noise(piece.sensitivity).square().sum()) for piece in pieces)
             numbers += len(noise)
     return math.sqrt(squares / numbers) if numbers else None, list(dict.fromkeys(problems))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -191,12 +192,12 @@ def record_added(
 
 def _is_drawn_by_privlearn() -> bool:
     """Whether privlearn itself called PyTorch: its noise does not come from there."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+        name = str(frame.f_globals.get("__name__", ""))
         if not name.startswith(("torch.", "privlearn.neighbours.")) and name != "torch":
             return name.partition(".")[0] == "privlearn"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -91,7 +91,7 @@ def _row_numbers(rows: int) -> Iterator[None]:
     """Privlearn's streams draw as many numbers as the larger data set has rows, so that a row's
     number does not depend on whether there is one more.
     """
-    kind = np.random.Generator
+    kind: Any = np.random.Generator
 
     def random(stream: Any, size: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(size, int) and 0 < size < rows:
@@ -156,7 +156,7 @@ def _opacus_noise(add_noise: Callable[[Any], None], recording: Recording) -> Cal
     return recorded
 
 
-def _with_subclasses(kind: type) -> Iterator[type]:
+def _with_subclasses(kind: Any) -> Iterator[Any]:
     yield kind
     for subclass in kind.__subclasses__():
         yield from _with_subclasses(subclass)

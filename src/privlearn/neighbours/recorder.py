@@ -1,4 +1,4 @@
-"""What a training function may say about its releases, where they can't be read from its library."""
+"""What a training function says about its releases, where its library does not."""
 
 from __future__ import annotations
 

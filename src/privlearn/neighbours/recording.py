@@ -42,10 +42,9 @@ class Piece:
     noise_std: float | None
     part: int = 0
 
-    @property
-    def noise(self) -> Tensor:
-        """What was added, flat."""
-        return (self.after.double() - self.before).flatten()
+    def noise(self, over: float | None) -> Tensor:
+        """What was added, over a claimed number, flat."""
+        return (self.after.double() - self.before).flatten() / (over or 1.0)
 
 
 @dataclass

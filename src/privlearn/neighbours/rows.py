@@ -5,6 +5,7 @@ The row that differs is always the last, so that every other row has the same pl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -122,9 +123,8 @@ def _join(rows: Any, row: Any) -> Any:
     if isinstance(rows, np.ndarray):
         return np.concatenate([rows, np.asarray(row, rows.dtype)])
     if hasattr(rows, "iloc"):
-        import pandas as pd  # whoever gives a table has it
-
-        return pd.concat([rows, row], ignore_index=True)
+        pandas: Any = sys.modules["pandas"]  # whoever gives a table has it
+        return pandas.concat([rows, row], ignore_index=True)
     raise BadInput(
         f"rows are of type {type(rows).__name__}: expected tensors, arrays, tables of pandas, or a "
         "tuple, list or dict of these"
