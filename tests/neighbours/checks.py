@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privlearn.neighbours import Recorder, compare_runs
+from privlearn.neighbours import ReleaseRecorder, compare_runs
 from tests.neighbours.loops import (
     CLIP,
     compared,
@@ -45,7 +45,7 @@ def check_draws_of_a_row_do_not_depend_on_others() -> None:
     """Neither normal numbers of augmentation, nor batches after the first."""
     comparison = compared(plain_loop, "augmentation")
     assert comparison.ok, comparison.report()
-    private = compared(private_run, runs=1, seed=3)
+    private = compared(private_run, runs=1)
     assert private.ok, private.report()
 
 
@@ -108,13 +108,13 @@ def check_outputs_are_compared() -> None:
     )
 
 
-def _declares(rows: Any, recorder: Recorder) -> None:
+def _declares(rows: Any, recorder: ReleaseRecorder) -> None:
     recorder.output("the mean", rows[0].mean())
 
 
 @check
 def check_noise_is_measured() -> None:
-    def loop(rows: Any, recorder: Recorder, scale: float) -> list[Tensor]:
+    def loop(rows: Any, recorder: ReleaseRecorder, scale: float) -> list[Tensor]:
         def add_noise(values: Any) -> list[Tensor]:
             return [value + scale * torch.randn_like(value) for value in values]
 
@@ -152,7 +152,7 @@ def check_noise_without_a_claim_is_reported() -> None:
 
 @check
 def check_runs_that_show_nothing_fail() -> None:
-    def blind(rows: Any, recorder: Recorder) -> Any:
+    def blind(rows: Any, recorder: ReleaseRecorder) -> Any:
         return plain_loop(tuple(part[:20] for part in rows), recorder)
 
     require_problem(compared(blind), "took part in no batch")
@@ -165,12 +165,15 @@ def check_releases_that_depend_on_rows_are_caught() -> None:
     require_problem(comparison, "departs")
 
 
+NAN = {"a row of NaN": math.nan, "a row of infinity": math.inf}
+
+
 @check
 def check_rows_of_nan_are_infinite_changes() -> None:
-    comparison = compared(opacus_loop, non_finite=True)
+    comparison = compared(opacus_loop, neighbours=NAN)
     assert comparison.largest_ratio == math.inf
     require_problem(comparison, "a row of NaN")
-    assert compared(private_run, non_finite=True, runs=1).ok
+    assert compared(private_run, neighbours=NAN, runs=1).ok
 
 
 @check

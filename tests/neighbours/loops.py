@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
-from privlearn.neighbours import Comparison, Recorder, compare_runs
+from privlearn.neighbours import Comparison, ReleaseRecorder, compare_runs
 
 #: Rows, of which the last differs; and what is expected in a batch.
 ROWS, BATCH = 32, 8.0
@@ -35,7 +35,7 @@ def clipped(gradients: list[Tensor]) -> list[Tensor]:
     return [part * (CLIP / length).clamp(max=1.0) for part in gradients]
 
 
-def plain_loop(rows: Any, recorder: Recorder, bug: str = "", steps: int = 4) -> Any:
+def plain_loop(rows: Any, recorder: ReleaseRecorder, bug: str = "", steps: int = 4) -> Any:
     """DP-SGD by hand, with noise of PyTorch; noise multiplier 1."""
     x, y = rows
     model = network()
@@ -96,7 +96,7 @@ def _sums(
     return sums
 
 
-def opacus_loop(rows: Any, recorder: Recorder, bug: str = "", noise: float = 1.0) -> Any:
+def opacus_loop(rows: Any, recorder: ReleaseRecorder, bug: str = "", noise: float = 1.0) -> Any:
     """Opacus' engine."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -121,7 +121,7 @@ def opacus_loop(rows: Any, recorder: Recorder, bug: str = "", noise: float = 1.0
     return model
 
 
-def private_run(rows: Any, recorder: Recorder, adjacency: str = "add_remove") -> Any:
+def private_run(rows: Any, recorder: ReleaseRecorder, adjacency: str = "add_remove") -> Any:
     """`pv.dpsgd`, with dropout."""
     noise = pv.schedules.Constant(1.0)
     plan = pv.Plan(

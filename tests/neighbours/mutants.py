@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from privlearn.neighbours import comparison, draws, libraries, plugin, recording, rows
+from privlearn.neighbours import (
+    comparison,
+    coupled_draws,
+    library_releases,
+    neighbouring_rows,
+    plugin,
+    recording,
+)
 from tests.support.mutant import Mutant, suite_of
 
 SOUND = "check_sound_loops_are_passed"
@@ -26,42 +33,42 @@ WITHOUT_OPTION = "check_without_the_option_marked_tests_run_once"
 MUTANTS = [
     Mutant(
         "releases are not replayed",
-        recording.Recording.add,
+        recording.RunRecording.add,
         "after.copy_(pieces[0].after)",
         "pass",
         SOUND,
     ),
     Mutant(
         "later draws depend on how many came before",
-        draws.CoupledDraws._draw,
+        coupled_draws.CoupledDraws._draw,
         'generator.manual_seed(_digest(f"behind {seed}".encode()))',
         "pass",
         SOUND,
     ),
     Mutant(
         "normal numbers depend on how many are drawn",
-        draws._normal_numbers,
+        coupled_draws._normal_numbers,
         "np.random.default_rng(seed)",
         "np.random.default_rng(seed + like.numel())",
         DRAWS,
     ),
     Mutant(
         "privlearn draws as many numbers as there are rows",
-        libraries._row_numbers,
+        library_releases._row_numbers,
         "0 < size < rows",
         "False",
         DRAWS,
     ),
     Mutant(
         "keys stay the operating system's",
-        libraries._known_bytes,
+        library_releases._known_bytes,
         "hashlib.shake_256(said)",
         "hashlib.shake_256(said + str(id(said)).encode() + __import__('os').urandom(8))",
         DRAWS,
     ),
     Mutant(
         "a replaced row is added",
-        rows.make_neighbours,
+        neighbouring_rows.make_neighbours,
         "first = _join(base, ordinary)",
         "first = base",
         ROWS,
@@ -75,14 +82,14 @@ MUTANTS = [
     ),
     Mutant(
         "no row is larger than others",
-        rows.make_neighbours,
+        neighbouring_rows.make_neighbours,
         "_LARGE * x",
         "x",
         CAUGHT,
     ),
     Mutant(
         "of Opacus no release is recorded",
-        libraries._opacus_noise,
+        library_releases._opacus_noise,
         'recording.begin("Opacus")',
         "return",
         CAUGHT,
@@ -96,21 +103,21 @@ MUTANTS = [
     ),
     Mutant(
         "gradients of optimizers are not compared",
-        libraries._optimizer_hook,
+        library_releases._optimizer_hook,
         "recording.note_state(name, parameter.grad)",
         "pass",
         WITHOUT,
     ),
     Mutant(
         "learning rates are not compared",
-        libraries._optimizer_hook,
+        library_releases._optimizer_hook,
         'recording.note(name, group.get("lr"))',
         "pass",
         WITHOUT,
     ),
     Mutant(
         "a difference is carried on",
-        recording.Recording.note_state,
+        recording.RunRecording.note_state,
         "state.copy_(recorded)",
         "pass",
         STATE,
@@ -189,7 +196,7 @@ MUTANTS = [
     Mutant(
         "the option is always on",
         plugin.pytest_pyfunc_call,
-        "if not pyfuncitem.config.getoption(_OPTION):",
+        "if not pyfuncitem.config.getoption(OPTION):",
         "if False:",
         WITHOUT_OPTION,
     ),

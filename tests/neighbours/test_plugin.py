@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -16,8 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.errors import BadInput
-from privlearn.neighbours import Recorder, compare_runs
-from privlearn.neighbours.rows import count_rows, make_neighbours
+from privlearn.neighbours import ReleaseRecorder, compare_runs
+from privlearn.neighbours.neighbouring_rows import count_rows, make_neighbours
 from privlearn.opacus import PrivacyEngine
 from tests.neighbours.loops import BATCH, CLIP, ROWS, data, network
 
@@ -124,9 +125,9 @@ def test_methods_and_parameters_are_compared(pytester: pytest.Pytester) -> None:
 )
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace_one", "zero_out"])
 def test_rows_of_each_form_have_neighbours(rows: Any, adjacency: str) -> None:
-    first, others = make_neighbours(rows, adjacency, {}, non_finite=True, absent=None)
+    first, others = make_neighbours(rows, adjacency, {"filled": math.nan}, None)
     assert count_rows(first) == (2 if adjacency == "add_remove" else 3)
-    assert len(others) == (6 if adjacency == "replace_one" else 7)
+    assert len(others) == (5 if adjacency == "replace_one" else 6)
     assert {count_rows(other) for other in others.values()} == {3}
     assert all(type(other) is type(rows) for other in others.values())
 
@@ -143,7 +144,7 @@ def test_a_first_run_that_fails_raises_its_error() -> None:
         compare_runs(lambda rows, recorder: 1 / 0, torch.ones(3))
 
 
-def own_loop(rows: Any, recorder: Recorder) -> Any:
+def own_loop(rows: Any, recorder: ReleaseRecorder) -> Any:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(*rows), batch_size=int(BATCH), shuffle=True)
@@ -155,7 +156,7 @@ def own_loop(rows: Any, recorder: Recorder) -> Any:
     return model
 
 
-def in_opacus_form(rows: Any, recorder: Recorder) -> Any:
+def in_opacus_form(rows: Any, recorder: ReleaseRecorder) -> Any:
     model = network()
     model, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
         module=model,
@@ -174,7 +175,7 @@ def in_opacus_form(rows: Any, recorder: Recorder) -> Any:
     return model
 
 
-def logistic(rows: Any, recorder: Recorder) -> Any:
+def logistic(rows: Any, recorder: ReleaseRecorder) -> Any:
     options = {"examples": ROWS, "epochs": 2}
     estimator = pv.sklearn.DPLogisticRegression(
         epsilon=1, classes=[0, 1], bounds=(-4, 4), options=options
@@ -196,7 +197,7 @@ def as_estimator_rows() -> Any:
 
 
 def test_a_row_of_weight_0_is_absent() -> None:
-    def boost(rows: Any, recorder: Recorder) -> Any:
+    def boost(rows: Any, recorder: ReleaseRecorder) -> Any:
         x, y, weights = rows
         estimator = pv.sklearn.DPBoostingClassifier(epsilon=1, classes=[0, 1], bounds=(-4, 4))
         return estimator.fit(x, y, sample_weight=weights)
@@ -211,7 +212,7 @@ def test_a_row_of_weight_0_is_absent() -> None:
 def test_joint_releases_keep_their_claim() -> None:
     """Statistics with a sensitivity each, which are released together."""
 
-    def fisher(rows: Any, recorder: Recorder) -> Any:
+    def fisher(rows: Any, recorder: ReleaseRecorder) -> Any:
         estimator = pv.sklearn.DPFisherClassifier(epsilon=1, classes=[0, 1], bounds=(-4, 4))
         return estimator.fit(*rows)
 

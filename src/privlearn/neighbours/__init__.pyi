@@ -1,3 +1,3 @@
 from privlearn.neighbours.comparison import Comparison as Comparison
 from privlearn.neighbours.comparison import compare_runs as compare_runs
-from privlearn.neighbours.recorder import Recorder as Recorder
+from privlearn.neighbours.recorder import ReleaseRecorder as ReleaseRecorder

@@ -15,11 +15,18 @@ import torch
 
 from privlearn._checks import checked, count, one_of, positive
 from privlearn._display import Described, Summary
-from privlearn.neighbours.draws import CoupledDraws
-from privlearn.neighbours.libraries import recorded_libraries
-from privlearn.neighbours.recorder import Recorder
-from privlearn.neighbours.recording import Diverged, Piece, Recording, Release, differs, in_words
-from privlearn.neighbours.rows import count_rows, make_neighbours
+from privlearn.neighbours.coupled_draws import CoupledDraws
+from privlearn.neighbours.library_releases import recorded_libraries
+from privlearn.neighbours.neighbouring_rows import count_rows, make_neighbours
+from privlearn.neighbours.recorder import ReleaseRecorder
+from privlearn.neighbours.recording import (
+    Diverged,
+    NoisyTensor,
+    Release,
+    RunRecording,
+    differs,
+    in_words,
+)
 
 ADJACENCIES = ("add_remove", "replace_one", "zero_out")
 #: Standard deviations by which the noise that is measured may miss the claimed one.
@@ -145,7 +152,7 @@ class Comparison(Described):
 
 @checked
 def compare_runs(
-    train: Callable[[Any, Recorder], Any],
+    train: Callable[[Any, ReleaseRecorder], Any],
     rows: Any,
     *,
     adjacency: str = "add_remove",
@@ -153,9 +160,7 @@ def compare_runs(
     sensitivity: float | None = None,
     runs: int = 2,
     neighbours: Mapping[str, Any] | None = None,
-    non_finite: bool = False,
     absent: Any = None,
-    seed: int = 0,
 ) -> Comparison:
     """Run a training function on neighbouring data with the same random numbers, and compare.
 
@@ -170,8 +175,8 @@ def compare_runs(
     be published.
 
     Args:
-        train: takes rows and a `Recorder`. What it returns counts as public: networks, tensors,
-            arrays, numbers, texts, estimators, and containers of these are compared.
+        train: takes rows and a `ReleaseRecorder`. What it returns counts as public: networks,
+            tensors, arrays, numbers, texts, estimators, and containers of these are compared.
         rows: a tensor, an array, a table of pandas, or a tuple, list or dict of these. The last row
             is the one that differs.
         adjacency: "add_remove": the row is there or not. "replace_one": it is another.
@@ -181,62 +186,37 @@ def compare_runs(
         sensitivity: the claimed one, of noise that the function itself draws; None: the standard
             deviation of that noise over `noise_multiplier`.
         runs: with other random numbers each; up to five times as many until the row takes part.
-        neighbours: more rows to try, by name, each of the form of `rows[:1]`.
-        non_finite: whether rows of NaN and of infinity are tried.
+        neighbours: more rows to try, by name, each of the form of `rows[:1]`; a number in place of
+            a row fills the last one: `{"a row of NaN": math.nan}`.
         absent: what counts as an absent row; None: NaN.
-        seed: of all random numbers.
 
     Raises:
         BadInput: an argument that is out of range, or fewer than two rows.
     """
     one_of("adjacency", adjacency, ADJACENCIES)
     count("runs", runs)
-    count("seed", seed, least=0)
     if noise_multiplier is not None:
         positive("noise_multiplier", noise_multiplier)
     if sensitivity is not None:
         positive("sensitivity", sensitivity)
-    base, others = make_neighbours(
-        rows, adjacency, neighbours or {}, non_finite=non_finite, absent=absent
-    )
-    most = count_rows(rows) + 1
-
-    def record(data: Any, number: int, replay: Recording | None = None) -> Recording:
-        recording = Recording(replay)
-        with _kept_generators():
-            _seed_generators(seed + number)
-            draws = CoupledDraws(
-                recording,
-                noise_multiplier=noise_multiplier,
-                sensitivity=sensitivity,
-            )
-            with recorded_libraries(recording, seed + number, most), draws:
-                try:
-                    recording.note("what the function returns", train(data, Recorder(recording)))
-                except Diverged as error:
-                    recording.diverged = str(error)
-                except Exception as error:
-                    if replay is None:
-                        raise
-                    recording.diverged = f"it raises {type(error).__name__}: {error}"
-        return recording
-
+    base, others = make_neighbours(rows, adjacency, neighbours or {}, absent)
+    recorded = _RecordedTraining(train, noise_multiplier, sensitivity, count_rows(rows) + 1)
     started = time.perf_counter()
     changes: list[Change] = []
     differences: dict[str, list[str]] = {}
-    firsts: list[Recording] = []
+    firsts: list[RunRecording] = []
     for number in range(_MORE * runs):
         if number >= runs and any(change.moved for change in changes):
             break
-        first = record(base, number)
+        first = recorded.run(base, number)
         firsts.append(first)
         for name, data in others.items():
-            second = record(data, number, first)
+            second = recorded.run(data, number, first)
             changes += _changes(first, second, number, name)
             for kind, text in _other_differences(first, second):
                 differences.setdefault(kind, []).append(f"{text} ({name})")
     taken = time.perf_counter() - started
-    plain = _time_of(lambda: train(base, Recorder()), seed)
+    plain = _time_of(lambda: train(base, ReleaseRecorder()))
     changes.sort(key=lambda change: -change.ratio)
     measured, noise_problems = _check_noise(firsts, noise_multiplier)
     largest: dict[str, Change] = {}
@@ -263,7 +243,41 @@ def compare_runs(
     )
 
 
-def _changes(first: Recording, second: Recording, run: int, neighbour: str) -> Iterator[Change]:
+@dataclass(frozen=True, repr=False)
+class _RecordedTraining:
+    """A training function, what is claimed for the noise that it draws itself, and the most rows
+    that it is run on.
+    """
+
+    train: Callable[[Any, ReleaseRecorder], Any]
+    noise_multiplier: float | None
+    sensitivity: float | None
+    rows: int
+
+    def run(self, data: Any, number: int, replay: RunRecording | None = None) -> RunRecording:
+        """Run it on data with the random numbers of this number, and record it."""
+        recording = RunRecording(replay)
+        draws = CoupledDraws(
+            recording, noise_multiplier=self.noise_multiplier, sensitivity=self.sensitivity
+        )
+        with _kept_generators():
+            _seed_generators(number)
+            with recorded_libraries(recording, number, self.rows), draws:
+                try:
+                    output = self.train(data, ReleaseRecorder(recording))
+                    recording.note("what the function returns", output)
+                except Diverged as error:
+                    recording.diverged = str(error)
+                except Exception as error:
+                    if replay is None:
+                        raise
+                    recording.diverged = f"it raises {type(error).__name__}: {error}"
+        return recording
+
+
+def _changes(
+    first: RunRecording, second: RunRecording, run: int, neighbour: str
+) -> Iterator[Change]:
     for place, (one, other) in enumerate(zip(first.releases, second.releases, strict=False)):
         if len(one.pieces) == len(other.pieces) and one.is_claimed:
             moved, ratio, rounding = one.compare(other)
@@ -272,7 +286,7 @@ def _changes(first: Recording, second: Recording, run: int, neighbour: str) -> I
             )
 
 
-def _other_differences(first: Recording, second: Recording) -> Iterator[tuple[str, str]]:
+def _other_differences(first: RunRecording, second: RunRecording) -> Iterator[tuple[str, str]]:
     """What differs besides the releases' values: a kind, and a text; the first of each kind."""
     if second.diverged is not None:
         yield (
@@ -335,7 +349,7 @@ def _too_large(change: Change, adjacency: str) -> str:
     )
 
 
-def _vacuous(firsts: list[Recording], changes: list[Change], adjacency: str) -> Iterator[str]:
+def _vacuous(firsts: list[RunRecording], changes: list[Change], adjacency: str) -> Iterator[str]:
     """Where the comparison shows nothing."""
     releases = [release for first in firsts for release in first.releases]
     if not releases:
@@ -366,7 +380,9 @@ def _vacuous(firsts: list[Recording], changes: list[Change], adjacency: str) -> 
         )
 
 
-def _check_noise(firsts: list[Recording], claimed: float | None) -> tuple[float | None, list[str]]:
+def _check_noise(
+    firsts: list[RunRecording], claimed: float | None
+) -> tuple[float | None, list[str]]:
     """The noise multiplier that was measured, and where noise is not what is claimed."""
     problems: list[str] = []
     squares, numbers = 0.0, 0
@@ -393,7 +409,9 @@ def _check_noise(firsts: list[Recording], claimed: float | None) -> tuple[float 
     return math.sqrt(squares / numbers) if numbers else None, list(dict.fromkeys(problems))
 
 
-def _false_multiplier(pieces: list[Piece], source: str, claimed: float | None) -> Iterator[str]:
+def _false_multiplier(
+    pieces: list[NoisyTensor], source: str, claimed: float | None
+) -> Iterator[str]:
     """A noise multiplier that is not the claimed one."""
     parts = {piece.part: piece.noise_std / piece.sensitivity for piece in pieces}  # type: ignore[operator]
     multiplier = 1 / math.hypot(*(1 / each for each in parts.values()))
@@ -424,9 +442,9 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return float((one - other).norm()) < 1e-3 * float(one.norm())
 
 
-def _time_of(function: Callable[[], Any], seed: int) -> float:
+def _time_of(function: Callable[[], Any]) -> float:
     with _kept_generators():
-        _seed_generators(seed)
+        _seed_generators(0)
         started = time.perf_counter()
         function()
         return time.perf_counter() - started

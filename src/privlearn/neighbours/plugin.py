@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from privlearn.neighbours.recorder import Recorder
+    from privlearn.neighbours.recorder import ReleaseRecorder
 
 MARK = "dp_neighbours"
-_OPTION = "--dp-neighbours"
+OPTION = "--dp-neighbours"
 #: The name under which a test's report is kept, also from one process to another.
 _REPORT = "dp_neighbours"
 _USAGE = (
     "dp_neighbours(data, adjacency='add_remove', noise_multiplier=None, sensitivity=None, runs=2, "
-    "neighbours=None, non_finite=False, absent=None, seed=0): with --dp-neighbours, run the test "
+    "neighbours=None, absent=None): with --dp-neighbours, run the test "
     "on neighbouring data and compare what it releases"
 )
 
@@ -29,7 +29,7 @@ _USAGE = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.getgroup("privlearn").addoption(
-        _OPTION,
+        OPTION,
         action="store_true",
         help="run tests marked dp_neighbours on neighbouring data, and compare their releases",
     )
@@ -47,11 +47,13 @@ def dp_rows(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def dp_recorder() -> Recorder:
-    """What a training may say about its releases: a `privlearn.neighbours.Recorder`."""
-    from privlearn.neighbours.recorder import Recorder  # torch, which ordinary tests don't wait for
+def dp_recorder() -> ReleaseRecorder:
+    """What a training may say about its releases: a `privlearn.neighbours.ReleaseRecorder`."""
+    from privlearn.neighbours.recorder import (
+        ReleaseRecorder,  # torch, which ordinary tests don't wait for
+    )
 
-    return Recorder()
+    return ReleaseRecorder()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,14 +69,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             "that trains on the argument dp_rows",
             pytrace=False,
         )
-    if not pyfuncitem.config.getoption(_OPTION):
+    if not pyfuncitem.config.getoption(OPTION):
         return None
     from privlearn.neighbours.comparison import compare_runs  # imports torch
 
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 
-    def train(rows: Any, recorder: Recorder) -> Any:
+    def train(rows: Any, recorder: ReleaseRecorder) -> Any:
         chosen = {"dp_rows": rows, "dp_recorder": recorder}
         return pyfuncitem.obj(
             **{name: chosen.get(name, value) for name, value in arguments.items()}

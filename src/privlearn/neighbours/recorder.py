@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from privlearn._checks import positive
-from privlearn.neighbours.recording import Recording
+from privlearn.neighbours.recording import RunRecording
 
 #: Adds noise to values, and returns them.
 AddNoise = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
-class Recorder:
+class ReleaseRecorder:
     """Records what a training function says; without a recording it only does what it is asked to.
 
     Privlearn's and Opacus' releases are recorded without it, and so is noise that PyTorch draws and
     the function adds.
     """
 
-    def __init__(self, recording: Recording | None = None) -> None:
+    def __init__(self, recording: RunRecording | None = None) -> None:
         self._recording = recording
 
     def __repr__(self) -> str:
-        return f"Recorder(recording={self._recording is not None})"
+        return f"ReleaseRecorder(recording={self._recording is not None})"
 
     @property
     def is_recording(self) -> bool:

@@ -23,8 +23,8 @@ class Diverged(RuntimeError):
     """A run on neighbouring data can't be replayed: it releases something else."""
 
 
-@dataclass
-class Piece:
+@dataclass(repr=False)
+class NoisyTensor:
     """A tensor that noise was added to.
 
     Attributes:
@@ -47,7 +47,7 @@ class Piece:
         return (self.after.double() - self.before).flatten() / (over or 1.0)
 
 
-@dataclass
+@dataclass(repr=False)
 class Release:
     """Tensors that are released jointly.
 
@@ -57,7 +57,7 @@ class Release:
     """
 
     source: str
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[NoisyTensor] = field(default_factory=list)
 
     @property
     def is_claimed(self) -> bool:
@@ -95,14 +95,14 @@ class Release:
         return moved, max(together, *ratios.values()), rounding + 1e-5
 
 
-class Recording:
+class RunRecording:
     """A run's releases, in order, and what else can be seen of it.
 
     Args:
         replay: the recording of the first run, whose releases this one gets; None for the first.
     """
 
-    def __init__(self, replay: Recording | None = None) -> None:
+    def __init__(self, replay: RunRecording | None = None) -> None:
         self.replay = replay
         self.releases: list[Release] = []
         self.outputs: list[tuple[str, Any]] = []
@@ -160,7 +160,7 @@ class Recording:
         assert self._open is not None
         kept = after.detach().clone()
         self._open.pieces.append(
-            Piece(before.detach().double().clone(), kept, sensitivity, noise_std, part)
+            NoisyTensor(before.detach().double().clone(), kept, sensitivity, noise_std, part)
         )
         if self.replay is None:
             return

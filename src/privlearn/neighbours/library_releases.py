@@ -24,11 +24,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from privlearn.core import streams
 from privlearn.core.mechanisms import release as release_module
 from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
-from privlearn.neighbours.recording import Recording
+from privlearn.neighbours.recording import RunRecording
 
 
 @contextmanager
-def recorded_libraries(recording: Recording, seed: int, rows: int) -> Iterator[None]:
+def recorded_libraries(recording: RunRecording, seed: int, rows: int) -> Iterator[None]:
     """A block in which releases of privlearn and of Opacus are recorded, or replayed.
 
     Args:
@@ -49,7 +49,7 @@ def recorded_libraries(recording: Recording, seed: int, rows: int) -> Iterator[N
 
 
 @contextmanager
-def _privlearn(recording: Recording) -> Iterator[None]:
+def _privlearn(recording: RunRecording) -> Iterator[None]:
     add_noise = vars(release_module)["_add_noise"]
     drawing_for = streams.NoiseStream.drawing_for
     last: list[Any] = []  # parts of the release that is open
@@ -123,7 +123,7 @@ def _known_bytes(seed: int) -> Callable[[int | None], bytes]:
 
 
 @contextmanager
-def _opacus(recording: Recording) -> Iterator[None]:
+def _opacus(recording: RunRecording) -> Iterator[None]:
     """Opacus' optimizers, of all classes that add noise, if Opacus is imported."""
     module = sys.modules.get("opacus.optimizers")
     if module is None:
@@ -137,7 +137,9 @@ def _opacus(recording: Recording) -> Iterator[None]:
         yield
 
 
-def _opacus_noise(add_noise: Callable[[Any], None], recording: Recording) -> Callable[[Any], None]:
+def _opacus_noise(
+    add_noise: Callable[[Any], None], recording: RunRecording
+) -> Callable[[Any], None]:
     def recorded(optimizer: Any) -> None:
         if recording.is_suspended:  # called by a subclass
             add_noise(optimizer)
@@ -162,7 +164,7 @@ def _with_subclasses(kind: Any) -> Iterator[Any]:
         yield from _with_subclasses(subclass)
 
 
-def _optimizer_hook(recording: Recording) -> Callable[..., None]:
+def _optimizer_hook(recording: RunRecording) -> Callable[..., None]:
     """Notes the gradients that each step of an optimizer takes."""
     steps = [0]
 

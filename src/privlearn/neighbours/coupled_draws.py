@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from privlearn.neighbours.recording import Recording
+from privlearn.neighbours.recording import RunRecording
 
 #: The source of releases whose noise the run added by PyTorch's own operations.
 ADDED = "noise that PyTorch drew"
@@ -48,7 +48,7 @@ class CoupledDraws(TorchDispatchMode):
 
     def __init__(
         self,
-        recording: Recording,
+        recording: RunRecording,
         *,
         noise_multiplier: float | None,
         sensitivity: float | None,
@@ -172,7 +172,7 @@ class CoupledDraws(TorchDispatchMode):
 
 
 def record_added(
-    recording: Recording,
+    recording: RunRecording,
     value: Tensor,
     noisy: Tensor,
     std: float,

@@ -35,7 +35,7 @@ def count_rows(rows: Any) -> int:
 
 
 def make_neighbours(
-    rows: Any, adjacency: str, others: Mapping[str, Any], *, non_finite: bool, absent: Any
+    rows: Any, adjacency: str, others: Mapping[str, Any], absent: Any
 ) -> tuple[Any, dict[str, Any]]:
     """A data set, and its neighbours by what their last row is.
 
@@ -43,8 +43,8 @@ def make_neighbours(
         rows: the rows; the last is set aside as the ordinary one.
         adjacency: "add_remove": the data set is without the last row. "replace_one": it has the
             ordinary one. "zero_out": it has `absent`.
-        others: more rows to try, by name, each of the form of `rows[:1]`.
-        non_finite: whether rows of NaN and of infinity are tried.
+        others: more rows to try, by name, each of the form of `rows[:1]`; a number in place of a
+            row: the last row, filled with it.
         absent: a row that counts as absent, of the form of `rows[:1]`; None: NaN in all
             floating-point numbers.
     """
@@ -59,10 +59,8 @@ def make_neighbours(
         "a large row": _map(ordinary, lambda part: _changed(part, lambda x: _LARGE * x)),
         "a large opposite row": _map(repeated, lambda part: _changed(part, lambda x: -_LARGE * x)),
     }
-    if non_finite:
-        for name, number in (("NaN", float("nan")), ("infinity", float("inf"))):
-            tried[f"a row of {name}"] = _filled(ordinary, number)
-    tried.update(others)
+    for name, row in others.items():
+        tried[name] = _filled(ordinary, row) if isinstance(row, int | float) else row
     if adjacency == "replace_one":
         del tried["an ordinary row"]
         first = _join(base, ordinary)
@@ -123,7 +121,7 @@ def _join(rows: Any, row: Any) -> Any:
     if isinstance(rows, np.ndarray):
         return np.concatenate([rows, np.asarray(row, rows.dtype)])
     if hasattr(rows, "iloc"):
-        pandas: Any = sys.modules["pandas"]  # whoever gives a table has it
+        pandas: Any = sys.modules["pandas"]  # a table is here, so pandas is
         return pandas.concat([rows, row], ignore_index=True)
     raise BadInput(
         f"rows are of type {type(rows).__name__}: expected tensors, arrays, tables of pandas, or a "
