@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from privlearn.neighbours import plugin as neighbours_plugin
 from tests.support import changed, left_out, planted, seeded
 from tests.support.vision import make_torchvision_importable
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[1]
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     for plugin in (seeded, planted, changed, left_out):
         pluginmanager.register(plugin)
+    if not pluginmanager.has_plugin("privlearn"):  # installed before it had a plugin
+        pluginmanager.register(neighbours_plugin, "privlearn")
 
 
 @pytest.fixture(scope="session")

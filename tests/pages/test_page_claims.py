@@ -24,6 +24,7 @@ from privlearn.core.accounting.guarantee import Adjacency, times
 from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.core.sampling import TruncatedPoisson
 from privlearn.errors import UnsupportedEvent
+from privlearn.neighbours import plugin as neighbours_plugin
 from privlearn_studies.registry import STUDIES
 from privlearn_studies.report import read_rows
 from tests.clipping.architectures import ARCHITECTURES
@@ -62,6 +63,7 @@ _OTHERS = {
     "--release---",
 }
 _OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
+_OTHERS |= {neighbours_plugin.OPTION}  # of pytest
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 

@@ -38,6 +38,7 @@ def test_the_page_runs_from_top_to_bottom(
     for module in {
         "docs/trainers.md": ("transformers", "peft", "lightning", "accelerate"),
         "docs/trl.md": ("trl", "peft"),
+        "docs/testing-privacy.md": ("opacus",),
     }.get(page, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())
