@@ -60,6 +60,7 @@ _OTHERS = {
     "--release---",
 }
 _OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
+_OTHERS |= {"--index-url", "--recipe", "--rm"}  # of pip, rattler-build and docker
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 
