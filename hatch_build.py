@@ -27,7 +27,8 @@ WINDOWS = ("-static-libgcc",)
 
 def compile_command(environment: Mapping[str, str], *, windows: bool) -> list[str]:
     """The command that compiles the kernel: by `CC`, for the processors of `ARCHFLAGS` (macOS)."""
-    compiler = shlex.split(environment.get("CC") or ("gcc" if windows else "cc"))
+    chosen = environment.get("CC") or ("gcc" if windows else "cc")
+    compiler = shlex.split(chosen, posix=not windows)  # a path of Windows has backslashes
     processors = shlex.split(environment.get("ARCHFLAGS", ""))
     system = WINDOWS if windows else ()
     return [*compiler, *processors, *FLAGS, *system, SOURCE, "-o", BUILT, "-lm"]

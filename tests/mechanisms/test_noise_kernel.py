@@ -120,8 +120,10 @@ def test_a_build_is_for_the_system_and_its_processors() -> None:
     on_windows = hatch_build.compile_command({}, windows=True)
     assert on_windows[0] == "gcc"
     assert "-static-libgcc" in on_windows
-    chosen = hatch_build.compile_command({"CC": "'/opt/a compiler/cc' -m64"}, windows=True)
+    chosen = hatch_build.compile_command({"CC": "'/opt/a compiler/cc' -m64"}, windows=False)
     assert chosen[:2] == ["/opt/a compiler/cc", "-m64"]
+    chosen = hatch_build.compile_command({"CC": r"C:\mingw64\bin\gcc.exe -m64"}, windows=True)
+    assert chosen[:2] == [r"C:\mingw64\bin\gcc.exe", "-m64"]
 
 
 def test_a_build_that_fails_says_what_to_do(
