@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo check test nightly coverage wheel docs lint clean
+.PHONY: demo check test nightly coverage wheel docs notebooks lock lint clean
 
 demo: $(BASE)
 	@rm -rf $(DEMO)
@@ -49,11 +49,22 @@ docs: $(READY)
 	$(PIP) -e ".[docs]"
 	OMP_NUM_THREADS=2 $(BIN)/mkdocs build --strict --quiet
 
-# The wheel that is released, the same to the byte wherever it is built, and its hash.
+# The tutorials as notebooks without outputs, beside the programs that they are made of.
+notebooks:
+	$(PYTHON) docs/site_hooks.py
+
+# uv.lock, in the versions of constraints.txt. pymdown-extensions wants Python 3.11.5, and is chosen for each Python.
+lock: $(BASE)
+	$(PIP) uv
+	$(BIN)/uv --no-config lock --default-index https://pypi.org/simple \
+	  $$(grep == constraints.txt | grep -v ^pymdown-extensions | sed 's/^/-P /')
+
+# The wheel that is released, the same to the byte wherever it is built, its bill of materials, and their hashes.
 wheel: $(BASE)
 	rm -rf dist
 	PRIVLEARN_COMPILE= $(BIN)/python -m pip wheel -q . --no-deps -w dist
-	cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
+	$(BIN)/python release/bill_of_materials.py dist > privlearn.cdx.json && mv privlearn.cdx.json dist
+	cd dist && sha256sum *.whl *.json > SHA256SUMS && cat SHA256SUMS
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -82,8 +82,26 @@ def page_of(
     return "\n\n".join([title, link, rest, *parts[1:]]) + "\n", pictures
 
 
-def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
-    """A tutorial that was run as a notebook (nbformat 4.5) with its outputs."""
+def empty_notebook_of(text: str) -> str:
+    """A tutorial that was not run as a notebook without outputs, as it stands in the repository."""
+    return notebook_of(
+        [(kind, cell, "", []) for kind, cell in cells(text)], was_run=False
+    )
+
+
+def write_notebooks(folder: Path = FOLDER / "tutorials") -> None:
+    """Write the notebook of each tutorial in cells beside its program."""
+    for path in sorted(folder.glob("*.py")):
+        text = path.read_text("utf-8")
+        if cells(text):
+            notebook = empty_notebook_of(text)
+            path.with_suffix(".ipynb").write_bytes(notebook.encode())
+
+
+def notebook_of(
+    done: list[tuple[str, str, str, list[bytes]]], *, was_run: bool = True
+) -> str:
+    """A tutorial as a notebook (nbformat 4.5), with its outputs if it was run."""
     made: list[dict[str, Any]] = []
     for number, (kind, text, printed, drawn) in enumerate(done):
         cell = {"id": f"cell-{number}", "metadata": {}, "source": text}
@@ -112,7 +130,7 @@ def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
             {
                 "cell_type": "code",
                 **cell,
-                "execution_count": count,
+                "execution_count": count if was_run else None,
                 "outputs": outputs,
             }
         )
@@ -237,8 +255,12 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for path in sorted((FOLDER / "tutorials").glob("*.py")):
-        if own := files.get_file_from_path(f"tutorials/{path.name}"):
-            files.remove(own)
+        for name in (
+            path.name,
+            f"{path.stem}.ipynb",
+        ):  # the site has it with outputs
+            if own := files.get_file_from_path(f"tutorials/{name}"):
+                files.remove(own)
         if not cells(
             path.read_text("utf-8")
         ):  # a program that takes minutes: shown as it is
@@ -280,3 +302,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         r"](\1tutorials/\2.md)",
         markdown,
     )
+
+
+if __name__ == "__main__":
+    write_notebooks()

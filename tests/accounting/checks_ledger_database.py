@@ -298,6 +298,7 @@ def check_a_charge_is_on_the_disk_first() -> None:
         assert isinstance(store, LedgerFile)
         connection = store._connection()
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
+        assert connection.execute("PRAGMA fullfsync").fetchone() == (1,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert sorted(each.name for each in path.parent.iterdir()) == [
             "ledger.db",

@@ -102,6 +102,13 @@ MUTANTS = [
         DISK,
     ),
     Mutant(
+        "commits wait for a drive's cache alone",
+        LedgerFile._connection,
+        "PRAGMA fullfsync = ON",
+        "PRAGMA fullfsync = OFF",
+        DISK,
+    ),
+    Mutant(
         "a charge that was not written counts",
         LedgerFile.writing,
         "except sqlite3.Error as error:\n"

@@ -105,6 +105,27 @@ def test_without_a_library_there_is_no_kernel(tmp_path: Path) -> None:
     assert noise.kernel(tmp_path / "empty.so") is None
 
 
+def test_a_build_is_for_the_system_and_its_processors() -> None:
+    for_linux = hatch_build.compile_command({}, windows=False)
+    assert for_linux == [
+        "cc",
+        *hatch_build.FLAGS,
+        hatch_build.SOURCE,
+        "-o",
+        hatch_build.BUILT,
+        "-lm",
+    ]
+    on_macos = hatch_build.compile_command({"ARCHFLAGS": "-arch arm64"}, windows=False)
+    assert on_macos == ["cc", "-arch", "arm64", *for_linux[1:]]
+    on_windows = hatch_build.compile_command({}, windows=True)
+    assert on_windows[0] == "gcc"
+    assert "-static-libgcc" in on_windows
+    chosen = hatch_build.compile_command({"CC": "'/opt/a compiler/cc' -m64"}, windows=False)
+    assert chosen[:2] == ["/opt/a compiler/cc", "-m64"]
+    chosen = hatch_build.compile_command({"CC": r"C:\mingw64\bin\gcc.exe -m64"}, windows=True)
+    assert chosen[:2] == [r"C:\mingw64\bin\gcc.exe", "-m64"]
+
+
 def test_a_build_that_fails_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

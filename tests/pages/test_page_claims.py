@@ -64,6 +64,7 @@ _OTHERS = {
 }
 _OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
 _OTHERS |= {neighbours_plugin.OPTION}  # of pytest
+_OTHERS |= {"--index-url", "--recipe", "--rm"}  # of pip, rattler-build and docker
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 

@@ -50,6 +50,27 @@ def test_the_tutorial_runs(path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_the_notebook_beside_a_tutorial_is_made_of_it(path: Path) -> None:
+    """`make notebooks` writes it anew."""
+    assert path.with_suffix(".ipynb").read_bytes() == (
+        HOOKS["empty_notebook_of"](path.read_text("utf-8")).encode()
+    )
+
+
+def test_notebooks_are_of_tutorials_alone_and_have_no_outputs(tmp_path: Path) -> None:
+    written = {path.stem for path in (ROOT / "docs" / "tutorials").glob("*.ipynb")}
+    assert written == {path.stem for path in TUTORIALS}
+    (tmp_path / "new.py").write_text("# %% [markdown]\n# # New\n\n# %%\nprint(1)\n")
+    (tmp_path / "plain.py").write_text("print(1)\n")
+    HOOKS["write_notebooks"](tmp_path)
+    assert [path.name for path in tmp_path.glob("*.ipynb")] == ["new.ipynb"]
+    text, code = json.loads((tmp_path / "new.ipynb").read_text("utf-8"))["cells"]
+    assert (text["source"], code["source"]) == ("# New", "print(1)")
+    assert code["outputs"] == []
+    assert code["execution_count"] is None
+
+
 def test_pictures_that_were_open_before_are_not_a_tutorials(tmp_path: Path) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.figure()

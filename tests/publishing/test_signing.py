@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -178,6 +179,17 @@ def test_a_key_that_others_may_read_is_used_with_a_warning(
     shown = capsys.readouterr().err
     assert "can be read by others than its owner" in shown
     assert "chmod 600" in shown
+
+
+def test_where_modes_say_nothing_there_is_no_warning(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows every file has mode 666, and no chmod would end a warning."""
+    shutil.copy(place / "key", tmp_path / "key")
+    (tmp_path / "key").chmod(0o666)
+    assert signing.read_private(tmp_path / "key").warnings
+    monkeypatch.setattr(signing, "os", SimpleNamespace(name="nt", environ=os.environ))
+    assert signing.read_private(tmp_path / "key").warnings == ()
 
 
 def test_in_python_the_warning_is_a_warning(place: Path, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def _passphrase() -> bytes | None:
 
 
 def _warn_of_readers(path: Path) -> tuple[str, ...]:
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+    # On Windows the mode says nothing of who may read: access lists do, which Python cannot see.
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         return (
             (
                 f"{path} can be read by others than its owner: anyone who reads it can sign as "

@@ -510,7 +510,7 @@ def _code() -> str:
     root = Path(privlearn.__file__).parent
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
+        digest.update(f"{path.relative_to(root).as_posix()} ".encode() + path.read_bytes())
     return f"{digest.hexdigest()}, torch {torch.__version__}, numpy {version('numpy')}"
 
 

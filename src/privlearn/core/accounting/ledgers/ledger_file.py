@@ -229,6 +229,7 @@ class LedgerFile(LedgerDatabase):
             isolation_level=None,
         )
         connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA fullfsync = ON")  # macOS leaves charges in the drive's cache
         application, version = (
             connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("application_id", "user_version")
