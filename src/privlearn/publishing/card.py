@@ -167,6 +167,27 @@ def write(said: Statement) -> str:
     return head + "\n".join(lines)
 
 
+def describe_other_runs(said: dict[str, Any]) -> list[str]:
+    """What the card says of other runs on the ledger."""
+    price_text = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
+    other = "The ledger behind this model also holds other runs on the same data"
+    fixed = (
+        f"{other}, all fixed before the first release: the guarantee is for all of them "
+        f"together. {price_text}"
+    )
+    adaptive = (
+        f"{other}, and runs may have been chosen after earlier results. The guarantee is the limit "
+        "that the ledger was begun with, for all of them together, whatever was spent of it. "
+        f"{price_text}"
+    )
+    alone = (
+        f"{other}, which may have been chosen after earlier results, and it has no budget. The "
+        "guarantee is for this run alone; there is none for all of them together."
+    )
+    texts = {certificate.FIXED: fixed, certificate.ADAPTIVE: adaptive, certificate.ALONE: alone}
+    return [texts[said["runs"]], ""]
+
+
 def check_command(said: Statement) -> str:
     """How the folder is checked, from within the folder."""
     return f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if said.signed_by else ''}"
@@ -245,7 +266,7 @@ def _guarantee(said: Statement) -> list[str]:
         f"results{', nor figures from test data' * (not paid)}.",
         "",
     ]
-    lines += certificate.card_lines(others) if others else []
+    lines += describe_other_runs(others) if others else []
     if large := certificate.large_delta(said.facts, guarantee.delta):
         lines += [f"> **This delta is too large.** {large[0].upper()}{large[1:]}.", ""]
     if said.seeded:

@@ -23,7 +23,7 @@ from privlearn.core import transform as transforms
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.core.accounting.filters import Limit, fits
-from privlearn.core.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.core.accounting.guarantee import Guarantee, PrivacyUnit
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.plan import AbstractPlan
 from privlearn.errors import BadInput, PrivlearnError
@@ -118,12 +118,6 @@ def parse(content: bytes) -> dict[str, Any]:
             f"{', '.join(sorted(_FIELDS))}, and perhaps signature"
         )
     return data
-
-
-def transcript_of(certificate: dict[str, Any]) -> Any:
-    """What a certificate states of the run's transcript; None: nothing."""
-    facts = certificate["facts"]
-    return facts.get("transcript") if isinstance(facts, dict) else None
 
 
 def header(*claim: object) -> str:
@@ -341,24 +335,6 @@ def large_delta(facts: dict[str, Any], delta: float) -> str:
         f"delta {delta:g} is not below one over the {examples} examples: that allows giving "
         "away a whole example"
     )
-
-
-def card_lines(said: dict[str, Any]) -> list[str]:
-    """What the card says of other runs."""
-    price_text = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
-    other = "The ledger behind this model also holds other runs on the same data"
-    texts = {
-        FIXED: (
-            f"{other}, all fixed before the first release: the guarantee is for all of them "
-            f"together. {price_text}"
-        ),
-        ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is "
-        "the limit that the ledger was begun with, for all of them together, whatever was "
-        f"spent of it. {price_text}",
-        ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. "
-        "The guarantee is for this run alone; there is none for all of them together.",
-    }
-    return [texts[said["runs"]], ""]
 
 
 def _price(event: Event, ledger: Ledger, delta: float) -> Guarantee:

@@ -21,6 +21,7 @@ from privlearn.publishing.accuracy import interval, of_one_answer
 from privlearn.publishing.card import (
     audit_commands,
     check_command,
+    describe_other_runs,
     figures_from,
     lines_of_use,
     noun,
@@ -233,7 +234,7 @@ def _explain_guarantee(said: Statement) -> str:
     rates = [
         (f"{rate * 100:g} %", percent_up(said.curve.true_positive_rate(rate))) for rate in _RATES
     ]
-    lines = certificate.card_lines(said.others) if said.others else []
+    lines = describe_other_runs(said.others) if said.others else []
     others = "".join(f"<p>{text(line)}</p>\n" for line in lines if line)
     return (
         f"<p>Suppose one {one} {other}. The training, which is random, would then give the same "

@@ -197,11 +197,7 @@ def verify_contents(
 def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
     """What the claim says of other runs, if that can be read."""
     said = claim.get("ledger")
-    if not isinstance(said, dict) or said.get("runs") not in (
-        FIXED,
-        ADAPTIVE,
-        ALONE,
-    ):
+    if not isinstance(said, dict) or said.get("runs") not in (FIXED, ADAPTIVE, ALONE):
         return {}
     return {"runs": said["runs"], "run_epsilon": _number(said.get("run_epsilon"))}
 
@@ -221,9 +217,7 @@ def _signature(
         )
         return ([missing.format(trusted.fingerprint)] if trusted else []), None
     if trusted and signer.raw != trusted.raw:
-        other = (
-            f"it is signed with the key {signer.fingerprint}, and not with the one that was given, "
-        )
+        other = f"it is signed with the key {signer.fingerprint}, and not with the one given, "
         return [other + trusted.fingerprint], signer.fingerprint
     return [], signer.fingerprint
 

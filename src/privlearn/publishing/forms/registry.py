@@ -15,8 +15,12 @@ from typing import Any
 from privlearn._checks import one_of, printable
 from privlearn.core.accounting.events import Event
 from privlearn.errors import BadInput
-from privlearn.publishing.card import neighbours, protected, why_neighbours
-from privlearn.publishing.certificate import card_lines
+from privlearn.publishing.card import (
+    describe_other_runs,
+    neighbours,
+    protected,
+    why_neighbours,
+)
 from privlearn.publishing.costs import costs
 from privlearn.publishing.form import ExportForm, Published, Signature
 
@@ -108,7 +112,11 @@ def _privacy(published: Published) -> dict[str, Any]:
     details = [
         f"Computed by the method {claim['method']}. `privlearn verify` recomputes epsilon from the "
         "events in privacy.json.",
-        *(line for line in (card_lines(claim["ledger"]) if "ledger" in claim else []) if line),
+        *(
+            line
+            for line in (describe_other_runs(claim["ledger"]) if "ledger" in claim else [])
+            if line
+        ),
         *published.verification.warnings,
     ]
     open_number = guarantee.adjacency.value != "add_remove"
