@@ -25,7 +25,8 @@ from privlearn.declared.declared_document import (
     card,
     check_declared_run,
 )
-from privlearn.errors import BadInput
+from privlearn.declared.subset_sampled import SubsetSampled
+from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.publishing import certificate
 from tests.declared.peer_runs import (
     BATCH,
@@ -196,6 +197,29 @@ def check_neighbours_of_another_kind_are_refused() -> None:
 
 
 @check
+def check_subsets_are_priced_in_both_directions_at_once() -> None:
+    """The price of several releases against a composition on a grid of its own, and of one release,
+    which is the Poisson sample's. The golden numbers are of a Fourier transform of the second
+    derivatives of the symmetric curve, with steps of 2e-4.
+    """
+    for rate, noise, releases, golden in (
+        (0.01, 0.5, 100, 6.640842),
+        (0.01, 1.0, 1000, 2.198926),
+        (0.1, 1.0, 50, 5.538342),
+        (0.1, 1.0, 10, 2.925259),
+        (0.1, 0.5, 1, 6.575538),
+    ):
+        sampled = SubsetSampled(rate, Gaussian(noise))
+        for neighbours in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE):
+            found = accountant.guarantee(Repeated(sampled, releases), neighbours, 1e-5).epsilon
+            assert golden * (1 - 1e-5) <= found <= golden * (1 + 3e-4), (rate, noise, releases)
+        poisson = Repeated(PoissonSampled(rate, Gaussian(noise)), releases)
+        one_sided = accountant.guarantee(poisson, Adjacency.ADD_REMOVE, 1e-5).epsilon
+        assert found >= one_sided * (1 - 1e-9)
+    must_raise(UnsupportedEvent, lambda: accountant.guarantee(sampled, Adjacency.ADD_REMOVE, 1e-5))
+
+
+@check
 def check_replaced_examples_move_a_sum_by_two_norms() -> None:
     """dp-accounting 0.6 lets them move it by one in Renyi DP (google/differential-privacy #378)."""
     releases = peer.SelfComposedDpEvent(peer.GaussianDpEvent(10.0), 10)
@@ -210,6 +234,8 @@ def check_replaced_examples_move_a_sum_by_two_norms() -> None:
             sampling=sampling,
         )
         require_refused(run, "sensitivity-not-doubled")
+    sampled = Repeated(SubsetSampled(0.01, Gaussian(0.5)), 100)
+    assert epsilons(run)[0] == accountant.guarantee(sampled, Adjacency.REPLACE_ONE, 1e-5).epsilon
     by_pld = certified(
         price_with_dp_accounting(releases, "PLDAccountant", "REPLACE_ONE"),
         "dp-accounting",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.declared import declared_document, examination, refusals
+from privlearn.declared import declared_document, examination, refusals, subset_sampled
 from privlearn.declared.readers import dp_accounting, opacus
 from privlearn.publishing import folder
 from tests.support.mutant import Mutant, suite_of
@@ -64,6 +64,27 @@ MUTANTS = [
         "moved_in_subsets if subset else moved",
         "moved",
         OTHER,
+    ),
+    Mutant(
+        "subsets are priced in one direction",
+        subset_sampled.make_symmetric,
+        "losses = pair.losses",
+        "return pair\n    losses = pair.losses",
+        "check_subsets_are_priced_in_both_directions_at_once",
+    ),
+    Mutant(
+        "the inverse of a ratio has its own mass",
+        subset_sampled.make_symmetric,
+        "pair.q[above] * np.exp(losses[above]) * share",
+        "pair.q[above] * share",
+        "check_subsets_are_priced_in_both_directions_at_once",
+    ),
+    Mutant(
+        "subsets of replaced examples are priced as Poisson samples",
+        examination._price,
+        "_make_symmetric(event) if two_sided else event",
+        "event",
+        "check_replaced_examples_move_a_sum_by_two_norms",
     ),
     Mutant("all examples are a sample", refusals._is_no_sample, '"full"', '"whole"', OTHER),
     Mutant(

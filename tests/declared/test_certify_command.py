@@ -181,17 +181,19 @@ def described(updates: int = 1000, **fields: Any) -> bytes:
 
 
 def test_parameters_of_jax_privacy_are_priced() -> None:
-    """Its own figures, of release 2.0, are 1.51537 and 9.81253."""
+    """Its own figures, of release 2.0, are 1.51537 and 9.81253. The second one takes subsets for
+    Poisson samples, which is no bound for replaced examples.
+    """
     run = certified(described(), "jax-privacy", sampling="poisson")
     assert not run.refused
     assert not run.document["unchecked"]
     assert epsilons(run) == pytest.approx((1.51537, 1.51537), rel=1e-3)
     fixed = described(sampling_method=Method.FIXED_BATCH_SIZE)
     run = certified(fixed, "jax-privacy", sampling="without-replacement")
-    assert not run.refused
-    assert epsilons(run) == pytest.approx((9.81253, 9.81253), rel=1e-3)
+    assert list(run.refused) == ["subsets-priced-as-poisson-samples"]
+    assert epsilons(run)[0] > 1.05 * 9.81253
     run = certified(fixed, "jax-privacy", sampling="shuffle")
-    assert list(run.refused) == ["shuffled-priced-as-random-subsets"]
+    assert next(iter(run.refused)) == "shuffled-priced-as-random-subsets"
 
 
 def test_accumulated_batches_that_jax_privacy_did_not_count_are_refused() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from privlearn.core.accounting import accountant
-from privlearn.core.accounting.events import Composed, Event, Repeated, compose
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose, tally
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
 from privlearn.declared.peer_library import find_library
@@ -20,6 +20,7 @@ from privlearn.declared.recorded_run import (
     RecordedSteps,
     RunDeclaration,
 )
+from privlearn.declared.subset_sampled import SubsetSampled
 from privlearn.errors import BadInput
 
 #: The method of a price that follows from two steps between neighbours: remove one, add another.
@@ -61,11 +62,14 @@ class Figures:
         declared: the price of the events that follow from the declaration.
         undoubled: under replace-one neighbours, and for subsets of a fixed size, the price of the
             recorded events if one example moved a sum by one clipping norm, not two; else None.
+        one_sided: for subsets of a fixed size where examples are replaced or emptied, the price by
+            the laws of a Poisson sample, which is no bound for several releases; else None.
     """
 
     recorded: EventPrice
     declared: EventPrice
     undoubled: float | None
+    one_sided: float | None = None
 
 
 def compute_figures(run: RecordedRun, declaration: RunDeclaration) -> Figures:
@@ -87,12 +91,16 @@ def compute_figures(run: RecordedRun, declaration: RunDeclaration) -> Figures:
     if run.neighbours is Adjacency.REPLACE_ONE or subsets:
         single = _compose(run.steps, 1.0, 1.0)
         undoubled = accountant.guarantee(single, Adjacency.ADD_REMOVE, delta).epsilon
+    one_sided = None
+    if subsets and run.neighbours is not Adjacency.ADD_REMOVE:
+        event = _compose(run.steps, 2.0)
+        one_sided = accountant.guarantee(event, Adjacency.ADD_REMOVE, delta).epsilon
     steps, neighbours = declared_steps(run, declaration), declared_neighbours(run, declaration)
     if declaration.sampling in ONCE_AN_EPOCH:
         declared = _price_epochs(steps, count_epochs(run, declaration), neighbours, delta)
     else:
         declared = _price(steps, neighbours, delta)
-    return Figures(recorded, declared, undoubled)
+    return Figures(recorded, declared, undoubled, one_sided)
 
 
 def declared_neighbours(run: RecordedRun, declaration: RunDeclaration) -> Adjacency:
@@ -106,21 +114,21 @@ def declared_neighbours(run: RecordedRun, declaration: RunDeclaration) -> Adjace
 def _price(steps: Iterable[RecordedSteps], neighbours: Adjacency, delta: float) -> EventPrice:
     """The price of steps whose batches are drawn independently of each other.
 
-    A subset of a fixed size is a sample in which one example takes the place of another one: by
-    joint convexity (Balle, Barthe and Gaboardi 2018) it costs what a Poisson sample
-    does in which one example moves the sum by two clipping norms, for all kinds of neighbours.
+    Let an example be removed. A random subset of a fixed size then has another one in its place:
+    by joint convexity (Balle, Barthe and Gaboardi 2018) that costs, in each direction, what a
+    Poisson sample does in which one example moves the sum by two clipping norms. For replaced and
+    emptied examples `SubsetSampled` has the price.
     """
     steps = tuple(steps)
     doubled = neighbours is Adjacency.REPLACE_ONE
     subsets = any(part.sampling == "without-replacement" for part in steps)
     event = _compose(steps, 2.0 if doubled else 1.0)
     if not (doubled and any(is_amplified(part) for part in steps)):
-        priced_for = Adjacency.ADD_REMOVE if subsets else neighbours
-        guarantee = accountant.guarantee(event, priced_for, delta)
+        two_sided = subsets and neighbours is not Adjacency.ADD_REMOVE
+        priced = _make_symmetric(event) if two_sided else event
+        guarantee = accountant.guarantee(priced, neighbours, delta)
         method = f"{guarantee.method}{SUBSETS if subsets else ''}"
-        tight = not (subsets and neighbours is Adjacency.ZERO_OUT)
-        return EventPrice(guarantee.epsilon, neighbours, method, tight, event)
-    # Poisson samples have no form for replaced examples: one is removed, and another one added.
+        return EventPrice(guarantee.epsilon, neighbours, method, not two_sided, event)
     sampled = _compose(steps, 1.0)
     whole = compose(_repeat(Gaussian(part.noise_multiplier / 2), part.count) for part in steps)
     plain = accountant.guarantee(whole, neighbours, delta)
@@ -148,6 +156,17 @@ def _compose(
         else:
             events.append(_repeat(release, part.count))
     return compose(events)
+
+
+def _make_symmetric(event: Event) -> Event:
+    """Poisson samples as the subsets of a fixed size that they stand for."""
+    counts = tally(event)
+    return compose(
+        _repeat(SubsetSampled(leaf.sampling_rate, leaf.event), times)
+        if isinstance(leaf, PoissonSampled)
+        else _repeat(leaf, times)
+        for leaf, times in counts.items()
+    )
 
 
 def _repeat(event: Event, times: int) -> Event:

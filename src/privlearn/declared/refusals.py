@@ -80,6 +80,19 @@ class Case:
         claims = [figure for figure in self.theirs if figure.claimed] or self.theirs
         return min(claims, key=lambda figure: figure.epsilon, default=None)
 
+    @property
+    def floor(self) -> float | None:
+        """What the recorded events cost at least; None where that is not known.
+
+        The laws of a Poisson sample are met by subsets of a fixed size where an example is
+        replaced, if all others have one gradient; where one is emptied, they need not be.
+        """
+        figures, recorded = self.figures, self.figures.recorded
+        if figures.one_sided is not None:
+            replaced = recorded.adjacency is Adjacency.REPLACE_ONE
+            return figures.one_sided if replaced else None
+        return recorded.epsilon if recorded.tight else None
+
 
 #: What a rule says is wrong with a run, and what it lacks to be looked at.
 Rule = Callable[[Case], str | None]
@@ -98,6 +111,7 @@ def rules() -> dict[str, tuple[Rule, Rule]]:
         "delta-is-not-below-one-over-examples": (_has_large_delta, _lacks_examples),
         "neighbours-differ": (_has_other_neighbours, _lacks_nothing),
         "sensitivity-not-doubled": (_is_not_doubled, _lacks_doubled_figure),
+        "subsets-priced-as-poisson-samples": (_is_one_sided, _lacks_nothing),
         "claims-less-than-its-events-cost": (_claims_less, _lacks_tight_figure),
         "file-and-declaration-differ": (_differs, _lacks_nothing),
     }
@@ -142,7 +156,7 @@ def _lacks_figure(case: Case) -> str | None:
 
 def _lacks_tight_figure(case: Case) -> str | None:
     recorded, least = case.figures.recorded, case.least
-    if least is not None and not recorded.tight and least.epsilon < recorded.epsilon:
+    if least is not None and case.floor is None and least.epsilon < recorded.epsilon:
         return "privlearn's price of these events is an upper bound that is not tight"
     return _lacks_figure(case)
 
@@ -300,7 +314,7 @@ def _is_not_doubled(case: Case) -> str | None:
     recorded = case.figures.recorded
     if least is None or single is None:
         return None
-    if not single * (1 - ROOM) <= least.epsilon < recorded.epsilon * (1 - ROOM):
+    if not single * (1 - ROOM) <= least.epsilon < (case.floor or recorded.epsilon) * (1 - ROOM):
         return None
     return (
         f"epsilon {least.epsilon:.6g} ({least.source}) lets one example move a sum by one clipping "
@@ -309,10 +323,25 @@ def _is_not_doubled(case: Case) -> str | None:
     )
 
 
+def _is_one_sided(case: Case) -> str | None:
+    least, one_sided = case.least, case.figures.one_sided
+    recorded = case.figures.recorded
+    if least is None or one_sided is None:
+        return None
+    if not one_sided * (1 - ROOM) <= least.epsilon < recorded.epsilon * (1 - ROOM):
+        return None
+    return (
+        f"epsilon {least.epsilon:.6g} ({least.source}) prices subsets of a fixed size by the laws "
+        "of a Poisson sample. Where an example is replaced or emptied, these are no bound for "
+        f"several releases. privlearn's bound for them is {in_words(recorded)}"
+    )
+
+
 def _claims_less(case: Case) -> str | None:
     least, recorded = case.least, case.figures.recorded
     assert least is not None
-    if least.epsilon >= recorded.epsilon * (1 - ROOM) or _is_not_doubled(case):
+    floor = case.floor or recorded.epsilon
+    if least.epsilon >= floor * (1 - ROOM) or _is_not_doubled(case):
         return None
     return (
         f"epsilon {least.epsilon:.6g} is claimed ({least.source}), and the events that the "
