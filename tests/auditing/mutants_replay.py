@@ -258,7 +258,7 @@ MUTANTS = [
     Mutant(
         "any certificate will do",
         replaying._Published.unlike,
-        "if _transcript_of(self.certificate) !=",
+        "if remaking.transcript_of(self.certificate) !=",
         "if 0 ==",
         FOLDER,
     ),

@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "subsets of a fixed size are Poisson samples",
         examination._compose,
-        "moved_in_subsets if subset else moved",
-        "moved",
+        "part.noise_multiplier / moved_in_subsets",
+        "part.noise_multiplier / moved",
         OTHER,
     ),
     Mutant(
@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(
         "subsets of replaced examples are priced as Poisson samples",
         examination._price,
-        "_make_symmetric(event) if two_sided else event",
-        "event",
+        "subset=SubsetSampled",
+        "subset=PoissonSampled",
         "check_replaced_examples_move_a_sum_by_two_norms",
     ),
     Mutant("all examples are a sample", refusals._is_no_sample, '"full"', '"whole"', OTHER),

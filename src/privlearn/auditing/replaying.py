@@ -576,7 +576,7 @@ class _Published:
         """
         yield from self.problems
         end = _End(recording, tolerance)
-        if _transcript_of(self.certificate) != end.facts()["transcript"]:
+        if remaking.transcript_of(self.certificate) != end.facts()["transcript"]:
             yield "the certificate does not state this transcript"
         try:
             result = train(end)
@@ -643,9 +643,3 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
         return False
     room = tolerance * float(ours.abs().max()) if ours.numel() else 0.0
     return bool(((ours - theirs).abs() <= room).all())
-
-
-def _transcript_of(certificate: dict[str, Any]) -> Any:
-    """What a certificate states of the run's transcript; None: nothing."""
-    facts = certificate["facts"]
-    return facts.get("transcript") if isinstance(facts, dict) else None

@@ -5,12 +5,12 @@ as it is declared.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
 from privlearn.core.accounting import accountant
-from privlearn.core.accounting.events import Composed, Event, Repeated, compose, tally
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
 from privlearn.declared.peer_library import find_library
@@ -122,10 +122,13 @@ def _price(steps: Iterable[RecordedSteps], neighbours: Adjacency, delta: float) 
     steps = tuple(steps)
     doubled = neighbours is Adjacency.REPLACE_ONE
     subsets = any(part.sampling == "without-replacement" for part in steps)
-    event = _compose(steps, 2.0 if doubled else 1.0)
+    moved = 2.0 if doubled else 1.0
+    event = _compose(steps, moved)
     if not (doubled and any(is_amplified(part) for part in steps)):
         two_sided = subsets and neighbours is not Adjacency.ADD_REMOVE
-        priced = _make_symmetric(event) if two_sided else event
+        priced = (
+            _compose(steps, 2.0 if doubled else 1.0, subset=SubsetSampled) if two_sided else event
+        )
         guarantee = accountant.guarantee(priced, neighbours, delta)
         method = f"{guarantee.method}{SUBSETS if subsets else ''}"
         return EventPrice(guarantee.epsilon, neighbours, method, not two_sided, event)
@@ -144,29 +147,29 @@ def is_amplified(part: RecordedSteps) -> bool:
 
 
 def _compose(
-    steps: Iterable[RecordedSteps], moved: float, moved_in_subsets: float = 2.0
+    steps: Iterable[RecordedSteps],
+    moved: float,
+    moved_in_subsets: float = 2.0,
+    subset: Callable[[float, Gaussian], Event] = PoissonSampled,
 ) -> Composed:
-    """Steps as events, where one example moves a sum by so many clipping norms."""
+    """Steps as events, where one example moves a sum by so many clipping norms.
+
+    Args:
+        steps: whose batches are drawn independently of each other.
+        moved: in Poisson samples, and where all examples take part.
+        moved_in_subsets: in random subsets of a fixed size.
+        subset: a release on such a subset.
+    """
     events: list[Event] = []
     for part in steps:
-        subset = part.sampling == "without-replacement"
-        release = Gaussian(part.noise_multiplier / (moved_in_subsets if subset else moved))
-        if is_amplified(part) or subset:
-            events.append(_repeat(PoissonSampled(part.sampling_rate, release), part.count))
+        if part.sampling == "without-replacement":
+            release = Gaussian(part.noise_multiplier / moved_in_subsets)
+            event = subset(part.sampling_rate, release)
         else:
-            events.append(_repeat(release, part.count))
+            release = Gaussian(part.noise_multiplier / moved)
+            event = PoissonSampled(part.sampling_rate, release) if is_amplified(part) else release
+        events.append(_repeat(event, part.count))
     return compose(events)
-
-
-def _make_symmetric(event: Event) -> Event:
-    """Poisson samples as the subsets of a fixed size that they stand for."""
-    counts = tally(event)
-    return compose(
-        _repeat(SubsetSampled(leaf.sampling_rate, leaf.event), times)
-        if isinstance(leaf, PoissonSampled)
-        else _repeat(leaf, times)
-        for leaf, times in counts.items()
-    )
 
 
 def _repeat(event: Event, times: int) -> Event:

@@ -101,3 +101,9 @@ def alike(own: Any, theirs: Any, tolerance: float = 0.0) -> bool:
     if tolerance and isinstance(own, float) and isinstance(theirs, float):
         return math.isclose(own, theirs, rel_tol=tolerance)
     return bool(own == theirs) and isinstance(own, bool) == isinstance(theirs, bool)
+
+
+def transcript_of(certificate: dict[str, Any]) -> Any:
+    """What a certificate states of the run's transcript; None: nothing."""
+    facts = certificate["facts"]
+    return facts.get("transcript") if isinstance(facts, dict) else None
