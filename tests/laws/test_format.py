@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+import torch
 from referencing import Registry, Resource
+from safetensors.torch import save
 
+import privlearn as pv
 from privlearn import _public
 from privlearn._storage import loads
 from privlearn.core.accounting import accountant, events
@@ -30,13 +34,14 @@ from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
 from privlearn.errors import PrivlearnError
 from privlearn.publishing import certificate
-from privlearn.publishing.folder import CERTIFICATE
+from privlearn.publishing.folder import ADAPTER, ADAPTER_CONFIG, CERTIFICATE
 from privlearn.publishing.json_schema import make_schemas
 from tests.accounting.checks_ledger_database import charged, edit_at_random
 from tests.laws import format as generated
 from tests.publishing import test_fuzz_published as fuzzed
 from tests.publishing.checks import body_of, key_in, published
 from tests.publishing.checks_certificates import published as published_by_each_method
+from tests.statistics import checks_released as released_rows
 from tests.support import fuzz_json, registries
 
 HOSTILE = Path(__file__).parent / "hostile"
@@ -108,6 +113,28 @@ def test_certificates_of_every_method_are_valid(tmp_path: Path) -> None:
     for name in fuzzed.BASES:
         require_valid("certificate", fuzzed.certified(name)[0], name)
     require_valid("certificate", body_of(published(tmp_path, sign=key_in(tmp_path))), "signed")
+
+
+def test_adapters_released_rows_and_ensembles_have_one_shape(tmp_path: Path) -> None:
+    """The same schema, and the same parts: only the names of files and the facts differ."""
+    config = {"peft_type": "LORA", "base_model_name_or_path": "owner/base"}
+    adapter = {
+        ADAPTER: save({"weight": torch.zeros(2)}),
+        ADAPTER_CONFIG: json.dumps(config).encode(),
+    }
+    folders = [published(tmp_path, "adapter", weights=adapter, model_spec=None, classes=None)]
+    folders.append(pv.publish(released_rows.some_rows(), tmp_path / "rows"))
+    columns = pv.Dataset(np.zeros((9, 2)), np.arange(9) % 2, classes=2, low=0.0, high=1.0)
+    plan = pv.boosting.plan_for(columns).calibrate(epsilon=3.0, delta=1e-5)
+    folders.append(pv.publish(pv.boosting.boost(plan, columns), tmp_path / "ensemble", delta=1e-5))
+    for folder in folders:
+        assert pv.verify(folder).ok, folder
+        body = body_of(folder)
+        require_valid("certificate", body, folder)
+        configuration = json.loads((folder / "config.json").read_text("utf-8"))
+        require_valid("configuration", configuration, folder)
+        assert set(certificate.PARTS) < set(body)
+    assert "rows.csv" in body_of(folders[1])["files"]
 
 
 @pytest.mark.parametrize("unit", [{"group_size": 3}, {"rows_per_person": 2}])
