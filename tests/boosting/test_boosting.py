@@ -211,6 +211,8 @@ def test_noise_on_a_grid() -> None:
         (lambda d: BoostingPlan((), Labels(2)), "columns"),
         (lambda d: BoostingPlan((Interval(1.0, 1.0),), Labels(2)), "smaller one first"),
         (lambda d: BoostingPlan((Levels(2),), Labels(2), passes=10**6), "passes"),
+        (lambda d: Interval(0.0, 1.0, []), "expected a text"),  # type: ignore[arg-type]
+        (lambda d: Levels(2, 7), "expected a text"),  # type: ignore[arg-type]
     ],
 )
 def test_refusals(what: Any, message: str) -> None:

@@ -133,8 +133,8 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert listed == expected
     (build_backend,) = PYPROJECT["build-system"]["requires"]
     assert str(build_backend).replace(">=", " >=") in recipe["requirements"]["host"]
-    (script,) = recipe["build"]["python"]["entry_points"]
-    assert dict([script.split(" = ")]) == PROJECT["scripts"]
+    scripts = recipe["build"]["python"]["entry_points"]
+    assert dict(script.split(" = ") for script in scripts) == PROJECT["scripts"]
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {f"src/{name}" for name in recipe["tests"][0]["python"]["imports"]} == set(packages)
 

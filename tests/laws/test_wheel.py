@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ("src", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
+SOURCE = (
+    "src",
+    "docs/format",
+    "hatch_build.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "constraints.txt",
+)
 
 
 def built(place: Path, time: int) -> Path:
@@ -51,6 +59,9 @@ def test_the_wheel_is_reproducible_and_holds_the_package_alone(tmp_path: Path) -
     names = zipfile.ZipFile(one).namelist()
     assert "privlearn/py.typed" in names
     assert "privlearn/__init__.pyi" in names
+    schemas = {path.name for path in (ROOT / "docs" / "format").glob("*.schema.json")}
+    shipped = [name for name in names if name.startswith("privlearn_verify/format/")]
+    assert schemas == {Path(name).name for name in shipped}
     for name in ("schema.sql", "roles.sql"):
         assert f"privlearn/core/accounting/ledgers/postgresql/{name}" in names
     (points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
@@ -60,4 +71,5 @@ def test_the_wheel_is_reproducible_and_holds_the_package_alone(tmp_path: Path) -
         "privlearn",
         "privlearn_segmentation",
         "privlearn_studies",
+        "privlearn_verify",
     }

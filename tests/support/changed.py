@@ -24,6 +24,7 @@ _LAWS = "tests/laws/test_house.py"
 _TESTED = {
     "privlearn/training": ("descent",),
     "privlearn_studies": ("studies",),
+    "privlearn_verify": ("publishing",),
     "privlearn_segmentation": ("volumes", "scans"),
     "privlearn/methods/dpmac": ("mac",),
     "privlearn/methods/pate": ("teachers",),

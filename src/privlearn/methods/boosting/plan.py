@@ -50,6 +50,7 @@ class Interval:
     kind: ClassVar[str] = "interval"
 
     def __post_init__(self) -> None:
+        _require_text(self.name)
         for bound in (self.low, self.high):
             between("a bound of a column", bound, -1e30, 1e30)
         if not np.float32(self.low) < np.float32(self.high):
@@ -90,6 +91,7 @@ class Levels:
     kind: ClassVar[str] = "levels"
 
     def __post_init__(self) -> None:
+        _require_text(self.name)
         count("the categories of a column", self.width, most=_MOST_CELLS - 1)
 
     def bins(self, most: int) -> int:
@@ -98,6 +100,12 @@ class Levels:
 
 
 Column = Interval | Levels
+
+
+def _require_text(name: str) -> None:
+    """Raise `BadInput` unless the name of a column is a text, as a file may hold any value."""
+    if not isinstance(name, str):
+        raise BadInput(f"the name of a column is {str(name)[:40]}: expected a text")
 
 
 @final
