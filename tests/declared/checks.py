@@ -197,6 +197,14 @@ def check_neighbours_of_another_kind_are_refused() -> None:
 
 
 @check
+def check_fewer_steps_than_were_counted_are_not_declared() -> None:
+    for few in ({"epochs": 2}, {"epochs": None, "steps": 7}):
+        run = certified(train_with_opacus(), sampling="poisson", **few)
+        require_refused(run, "file-and-declaration-differ")
+        assert "is priced with all that it holds" in run.refused["file-and-declaration-differ"]
+
+
+@check
 def check_subsets_are_priced_in_both_directions_at_once() -> None:
     """The price of several releases against a composition on a grid of its own, and of one release,
     which is the Poisson sample's. The golden numbers are of a Fourier transform of the second

@@ -66,6 +66,13 @@ MUTANTS = [
         OTHER,
     ),
     Mutant(
+        "fewer steps are declared than were counted",
+        refusals._differs,
+        "case.run.rounds > number",
+        "False",
+        "check_fewer_steps_than_were_counted_are_not_declared",
+    ),
+    Mutant(
         "subsets are priced in one direction",
         subset_sampled.make_symmetric,
         "losses = pair.losses",

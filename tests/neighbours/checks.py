@@ -158,6 +158,38 @@ def check_runs_that_show_nothing_fail() -> None:
     require_problem(compared(blind), "took part in no batch")
 
 
+def without_large_rows(rows: Any) -> Any:
+    x, y = rows
+    usual = x.abs().amax(1) < 100
+    return x[usual], y[usual]
+
+
+@check
+def check_large_rows_have_to_move_a_release() -> None:
+    """Or clipping is not tested: there are more runs, and the test fails if that does not help."""
+    calls: list[None] = []
+
+    def ignores(rows: Any, recorder: ReleaseRecorder, runs: int = 99) -> Any:
+        calls.append(None)
+        early = len(calls) <= 6 * runs  # of each run, one on the data and five on neighbours
+        return plain_loop(without_large_rows(rows) if early else rows, recorder, steps=12)
+
+    require_problem(compared(ignores, runs=1), "clipping was not tested")
+    calls.clear()
+    later = compared(lambda rows, recorder: ignores(rows, recorder, 1), runs=1)
+    assert later.ok, later.report()
+    assert {change.run for change in later.changes if change.moved} == {0, 1}
+
+
+@check
+def check_noise_of_a_constant_seed_is_noticed() -> None:
+    def seeded(rows: Any, recorder: ReleaseRecorder) -> Any:
+        torch.manual_seed(0)
+        return plain_loop(rows, recorder)
+
+    require_problem(compared(seeded), "the function sets a seed")
+
+
 @check
 def check_releases_that_depend_on_rows_are_caught() -> None:
     comparison = compared(plain_loop, "skipped batches", rows=data(3), runs=4)

@@ -30,6 +30,8 @@ CLAIM = "check_neighbours_of_the_claim_are_those_of_the_data"
 OPTION = "check_the_option_compares_marked_tests"
 WITHOUT_OPTION = "check_without_the_option_marked_tests_run_once"
 
+LARGE = "check_large_rows_have_to_move_a_release"
+
 MUTANTS = [
     Mutant(
         "releases are not replayed",
@@ -154,9 +156,30 @@ MUTANTS = [
     Mutant(
         "what did not move is passed",
         comparison._vacuous,
-        "if changes and not any",
-        "if not changes and not any",
+        "if changes and not moved:",
+        "if not changes and not moved:",
         NOTHING,
+    ),
+    Mutant(
+        "large rows need not move anything",
+        comparison._vacuous,
+        "elif changes and not moved & set(LARGE_ROWS)",
+        "elif False",
+        LARGE,
+    ),
+    Mutant(
+        "runs end before a large row took part",
+        comparison.compare_runs,
+        "if change.neighbour in LARGE_ROWS",
+        "",
+        LARGE,
+    ),
+    Mutant(
+        "noise of a constant seed is passed",
+        comparison._find_constant_noise,
+        "if _is_same(*noise)",
+        "if False",
+        "check_noise_of_a_constant_seed_is_noticed",
     ),
     Mutant(
         "a run that departs is passed",

@@ -211,7 +211,7 @@ def check_signatures_have_lengths_in_front() -> None:
 
 @check
 def check_a_missing_envelope_is_refused() -> None:
-    refused(None, "none can be read", NAME)
+    refused(None, "the folder has none", "--key")
     error = must_raise(BadInput, lambda: checked(exported(), bundle=made()[0] / "nothing.json"))
     assert "nothing.json cannot be read" in str(error)
 

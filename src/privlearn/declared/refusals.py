@@ -355,4 +355,10 @@ def _differs(case: Case) -> str | None:
         stated, declared = getattr(case.run, name), getattr(case.first, name)
         if stated is not None and declared is not None and stated != declared:
             return f"the file states {stated} {phrase}, and {declared} are declared"
+    for source, number in expected_rounds(case.run, case.declaration).items():
+        if source.startswith("the declared") and case.run.rounds > number:
+            return (
+                f"the accountant holds {case.run.rounds} steps, and {source} make {number}: the "
+                "run is priced with all that it holds"
+            )
     return None

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +18,7 @@ from privlearn._checks import checked, count, one_of, positive
 from privlearn._display import Described, Summary
 from privlearn.neighbours.coupled_draws import CoupledDraws
 from privlearn.neighbours.library_releases import recorded_libraries
-from privlearn.neighbours.neighbouring_rows import count_rows, make_neighbours
+from privlearn.neighbours.neighbouring_rows import LARGE_ROWS, count_rows, make_neighbours
 from privlearn.neighbours.recorder import ReleaseRecorder
 from privlearn.neighbours.recording import (
     Diverged,
@@ -185,7 +186,7 @@ def compare_runs(
             releases; None: what the library claims of each.
         sensitivity: the claimed one, of noise that the function itself draws; None: the standard
             deviation of that noise over `noise_multiplier`.
-        runs: with other random numbers each; up to five times as many until the row takes part.
+        runs: with other random numbers each; up to five times as many until a large row takes part.
         neighbours: more rows to try, by name, each of the form of `rows[:1]`; a number in place of
             a row fills the last one: `{"a row of NaN": math.nan}`.
         absent: what counts as an absent row; None: NaN.
@@ -206,7 +207,9 @@ def compare_runs(
     differences: dict[str, list[str]] = {}
     firsts: list[RunRecording] = []
     for number in range(_MORE * runs):
-        if number >= runs and any(change.moved for change in changes):
+        if number >= runs and any(
+            change.moved for change in changes if change.neighbour in LARGE_ROWS
+        ):
             break
         first = recorded.run(base, number)
         firsts.append(first)
@@ -342,10 +345,21 @@ def _too_large(change: Change, adjacency: str) -> str:
         if adjacency == "replace_one" and change.ratio < 2.01
         else ""
     )
+    if not math.isfinite(change.moved):
+        advice = (
+            "count rows without finite numbers as absent, before the sum"
+            if adjacency != "zero_out"
+            else "the absent row is NaN unless absent= says what counts as absent"
+        )
+    else:
+        advice = (
+            "clip each row's contribution before the sum, over all parameters together, or add "
+            "more noise"
+        )
     return (
         f"release {change.release} ({change.source}) moved by {change.moved:.4g} with "
         f"{change.neighbour}; claimed is {change.sensitivity:.4g}: {change.ratio:.4g} times as "
-        f"much. Expected at most 1: clip each row's contribution before the sum.{twice}"
+        f"much. Expected at most 1: {advice}.{twice}"
     )
 
 
@@ -373,10 +387,18 @@ def _vacuous(firsts: list[RunRecording], changes: list[Change], adjacency: str) 
         )
     for said in dict.fromkeys(said for first in firsts for said in first.unclaimed):
         yield f"{said}, which is not compared: test the other releases by themselves"
-    if changes and not any(change.moved for change in changes):
+    moved = {change.neighbour for change in changes if change.moved}
+    if changes and not moved:
         yield (
             "no release moved: the row that differs took part in no batch. Give more steps, a "
-            "larger sampling rate, or more runs"
+            "larger sampling rate, or more runs, and take out seeds that the function sets: each "
+            "run is to draw other batches"
+        )
+    elif changes and not moved & set(LARGE_ROWS):
+        yield (
+            "no large row moved a release, so that clipping was not tested: they were in no batch, "
+            "had no gradient, or counted as absent. Give more runs, or a large row of your own by "
+            "neighbours="
         )
 
 
@@ -384,7 +406,7 @@ def _check_noise(
     firsts: list[RunRecording], claimed: float | None
 ) -> tuple[float | None, list[str]]:
     """The noise multiplier that was measured, and where noise is not what is claimed."""
-    problems: list[str] = []
+    problems = list(_find_constant_noise(firsts))
     squares, numbers = 0.0, 0
     for first in firsts:
         before: torch.Tensor | None = None
@@ -407,6 +429,22 @@ def _check_noise(
             squares += sum(float(piece.noise(piece.sensitivity).square().sum()) for piece in pieces)
             numbers += len(noise)
     return math.sqrt(squares / numbers) if numbers else None, list(dict.fromkeys(problems))
+
+
+def _find_constant_noise(firsts: list[RunRecording]) -> Iterator[str]:
+    """Noise that is the same in runs with other random numbers; privlearn's certificates say so."""
+    for one, other in pairwise(firsts):
+        for a, b in zip(one.releases, other.releases, strict=False):
+            pieces = [[p for p in each.pieces if p.noise_std] for each in (a, b)]
+            if a.source == "privlearn" or not all(pieces):
+                continue
+            noise = [torch.cat([p.noise(p.noise_std or 1.0) for p in part]) for part in pieces]
+            if _is_same(*noise):
+                yield (
+                    f"{a.source} is the same in two runs with other random numbers: the function "
+                    "sets a seed, and who knows it can take the noise off. Draw noise without one"
+                )
+                return
 
 
 def _false_multiplier(

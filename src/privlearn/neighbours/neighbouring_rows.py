@@ -16,6 +16,8 @@ from privlearn.errors import BadInput
 
 #: What floating-point numbers of the added row are multiplied by.
 _LARGE = 1e4
+#: The rows that show whether contributions are bounded. A classifier has one of them wrong.
+LARGE_ROWS = ("a large row", "a large opposite row")
 
 
 def count_rows(rows: Any) -> int:
@@ -57,7 +59,7 @@ def make_neighbours(
         "a copy of another row": repeated,
         "a row of zeros": _map(ordinary, lambda part: _changed(part, lambda x: 0 * x)),
         "a large row": _map(ordinary, lambda part: _changed(part, lambda x: _LARGE * x)),
-        "a large opposite row": _map(repeated, lambda part: _changed(part, lambda x: -_LARGE * x)),
+        "a large opposite row": _map(ordinary, lambda part: _changed(part, lambda x: -_LARGE * x)),
     }
     for name, row in others.items():
         tried[name] = _filled(ordinary, row) if isinstance(row, int | float) else row

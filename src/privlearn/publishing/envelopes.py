@@ -204,13 +204,25 @@ def _check_signers(
         except _OtherSigner as error:
             reasons.append(str(error))
     if missing:
-        said = "; ".join(reasons) or f"none can be read ({', '.join(sorted(ENVELOPES))})"
+        reason = "; ".join(reasons) or _say_there_is_none(contents, signer)
         attested.problems.append(
             f"no envelope has the signature that was asked for, by {' and '.join(sorted(missing))}:"
-            f" {printable(said)[:180]}"
+            f" {printable(reason)[:400]}"
         )
     else:
         attested.warnings += reasons
+
+
+def _say_there_is_none(contents: Contents, signer: Signer) -> str:
+    """Why no envelope was looked at, and what was perhaps meant."""
+    if signer.bundle is not None:
+        return f"{signer.bundle} is none that can be read"
+    if ENVELOPES & set(contents.strangers):
+        return "those in the folder cannot be read"
+    return (
+        f"the folder has none ({', '.join(sorted(ENVELOPES))}). The signature of the certificate "
+        "itself is checked with --key, or key="
+    )
 
 
 def read_envelope(name: str, content: bytes) -> Envelope:

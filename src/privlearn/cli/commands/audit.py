@@ -68,8 +68,9 @@ def run(request: Request) -> int:
         screen.answers.print(f"  {label:24} {screen.plain(text)}")
     if request.folder is not None:
         screen.answers.print(
-            "This tests the code of this installation, with the numbers of the certificate's plan. "
-            "That the run was by this code is the publisher's word."
+            "One release of the plan was attacked: the epsilon claimed above is its price, and not "
+            "that of the run. This tests the code of this installation, with the numbers of the "
+            "certificate's plan. That the run was by this code is the publisher's word."
         )
     return 0 if report.ok else 1
 

@@ -22,7 +22,7 @@ def write(published: Published, signature: Signature | None, about: Mapping[str,
     if signature is None:
         raise BadInput(
             "the form model-signing is a signature: give sign=, a key on the curve P-256, P-384 or "
-            "P-521, or keyless=True"
+            "P-521, or keyless= to sign with an identity"
         )
     hashing, signing = map(require_package, ("model_signing.hashing", "model_signing.signing"))
     ignored = sorted(ENVELOPES & set(published.contents.strangers) | {"model.sig"})
@@ -44,10 +44,13 @@ def write(published: Published, signature: Signature | None, about: Mapping[str,
         advice = (
             "It needs a network; with sign= a key signs without one"
             if signature.key is None
-            else "Expected a PEM key on P-256, P-384 or P-521; of an encrypted one the passphrase "
-            f"in {PASSPHRASE}"
+            else "Expected a PEM key on P-256, P-384 or P-521, as `openssl ecparam -name "
+            "prime256v1 -genkey -noout` makes; of an encrypted one the passphrase in "
+            f"{PASSPHRASE}"
         )
-        reason = first_line(error)[:120] or type(error).__name__
+        reason = first_line(error)[:80] or type(error).__name__
+        if isinstance(error, AttributeError):  # a key of another kind has no curve
+            reason = "the key is on no such curve"
         raise BadInput(f"model-signing did not sign: {reason}. {advice}") from error
 
 
