@@ -49,6 +49,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tune, random stopping": ("tune: random stopping", {}),
 }
 
+#: What a verification holds besides figures and sentences.
+_VALUES = ("plan", "events", "claims")
+
 
 def figures(only: str = "") -> dict[str, Any]:
     cases: dict[str, Callable[[], Any]] = {
@@ -61,7 +64,8 @@ def figures(only: str = "") -> dict[str, Any]:
 def _figures(result: Result, more: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = publish(result, Path(name) / "model", **({"delta": 1e-5} | more))
-        return described(folder) | {"verify": plain.short(vars(verify(folder)))}
+        figures = {k: value for k, value in vars(verify(folder)).items() if k not in _VALUES}
+        return described(folder) | {"verify": plain.short(figures)}
 
 
 def described(folder: Path) -> dict[str, Any]:
