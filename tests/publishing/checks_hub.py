@@ -203,10 +203,10 @@ def check_what_is_not_there_is_refused() -> None:
             f"hf://{NAME}": "privacy.json is missing",
             f"hf://{NAME}@nothing": "RevisionNotFound",
             "hf://someone/other": "RepositoryNotFound",
-            "hf://someone": "no address on the Hub",
-            f"hf://{NAME}@": "no address on the Hub",
-            f"hf://datasets/{NAME}": "no address on the Hub",
-            "hf://../model": "no address on the Hub",
+            "hf://someone": "not an address on the Hub",
+            f"hf://{NAME}@": "not an address on the Hub",
+            f"hf://datasets/{NAME}": "not an address on the Hub",
+            "hf://../model": "not an address on the Hub",
         }.items():
             error = must_raise(BadInput, lambda: download(address))  # noqa: B023
             assert words in str(error), str(error)

@@ -169,7 +169,7 @@ def push_to_hub(
             or huggingface_hub is missing.
     """
     if re.fullmatch(_NAME, name, re.ASCII) is None:
-        raise BadInput(f"{name[:80]!r} is no repository: expected owner/name")
+        raise BadInput(f"{name[:80]!r} is not a repository: expected owner/name")
     files = _read_verified_files(folder)
     with _asking_the_hub(name) as hub:
         api = hub.HfApi()
@@ -244,7 +244,7 @@ def _read_address(address: str) -> tuple[str, str | None]:
     parts = re.fullmatch(rf"{SCHEME}({_NAME})(?:@([^\s@]+))?", address, re.ASCII)
     if parts is None:
         raise BadInput(
-            f"{address[:80]!r} is no address on the Hub: expected hf://owner/name or "
+            f"{address[:80]!r} is not an address on the Hub: expected hf://owner/name or "
             "hf://owner/name@revision"
         )
     return parts[1], parts[2]
