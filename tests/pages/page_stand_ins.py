@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from privlearn.transforms import made_up_images
 from privlearn_segmentation import Start, Training, public_network
 from privlearn_segmentation import hippocampus as hippocampus_module
 from tests.pages.page_blocks import blocks
+from tests.publishing.small_hub import small_hub
 
 _ROWS, _TEST_ROWS = 300, 60
 #: Of the hippocampus volumes: records; the other parts are as large as they are.
@@ -258,6 +260,7 @@ class Page:
         smaller: numbers of its Python, and the smaller ones that take their place.
         before: what happens before the n-th block of Python, counted from 0.
         after: what happens at the end.
+        around: what is open while the page runs.
     """
 
     names: Callable[[], dict[str, Any]] = dict
@@ -266,6 +269,7 @@ class Page:
     smaller: dict[str, str] = field(default_factory=dict)
     before: dict[int, Callable[[dict[str, Any], Path], None]] = field(default_factory=dict)
     after: Callable[[dict[str, Any], Path], None] | None = None
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 NEEDS: dict[str, Page] = {
@@ -273,6 +277,7 @@ NEEDS: dict[str, Page] = {
     "docs/data.md": Page(files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/methods.md": Page(files=people_and_houses),
+    "docs/hub.md": Page(around=small_hub),
     "docs/pate.md": Page(files=vectors, after=segments),
     "docs/segmentation.md": Page(
         names=scans,

@@ -39,6 +39,7 @@ def test_the_page_runs_from_top_to_bottom(
         "docs/trainers.md": ("transformers", "peft", "lightning", "accelerate"),
         "docs/trl.md": ("trl", "peft"),
         "docs/testing-privacy.md": ("opacus",),
+        "docs/hub.md": ("huggingface_hub",),
     }.get(page, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())
@@ -50,13 +51,14 @@ def test_the_page_runs_from_top_to_bottom(
             "".join(each.text for each in blocks(page) if each.language == "toml")
         )
     python = 0
-    for block in blocks(page):
-        if block.language == "python" and block.reason_not_to_run is None:
-            needs.before.get(python, lambda names, folder: None)(names, folder)
-            exec(compile(block.code(needs.smaller), page, "exec"), names)
-            python += 1
-        for command in commands(block):
-            run(command, block, capsys)
+    with needs.around():
+        for block in blocks(page):
+            if block.language == "python" and block.reason_not_to_run is None:
+                needs.before.get(python, lambda names, folder: None)(names, folder)
+                exec(compile(block.code(needs.smaller), page, "exec"), names)
+                python += 1
+            for command in commands(block):
+                run(command, block, capsys)
     if needs.after is not None:
         needs.after(names, folder)
 

@@ -47,7 +47,8 @@ FOLDERS = (
     Option(
         "folder",
         "DIR",
-        "a published model; for verify also a declared run, which certify wrote",
+        "a published model; for verify also a declared run, which certify wrote, or "
+        "hf://owner/name[@revision] on the Hugging Face Hub",
         commands=("verify", "predict", "export"),
         flag=False,
     ),

@@ -163,7 +163,9 @@ def parse(argv: list[str]) -> Request:
             "--help` names its options"
         )
     argv = _with_ranges(_with_config(argv))
-    argv, addresses = hide_secrets(argv, _read_ledgers(argv))
+    # an address on the Hugging Face Hub (publishing/hub.py) holds no password, and is no table
+    on_hub = {part for part in argv if part.startswith("hf://")}
+    argv, addresses = hide_secrets(argv, _read_ledgers(argv) | on_hub)
     _find_method(argv)
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))

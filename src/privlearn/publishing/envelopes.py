@@ -30,6 +30,8 @@ from privlearn.publishing.keys import LARGEST, read_public
 _LARGEST, _MOST = 1 << 20, 16
 #: What model-signing calls its predicate, and how files are hashed in the form that is read.
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
+#: The extra that brings a package, where it is another than `signing`.
+_EXTRAS = {"cyclonedx": "bom", "huggingface_hub": "hub"}
 _DSSE_FIELDS = {"payload", "payloadType", "signatures"}
 _BUNDLE_FIELDS = {"mediaType", "verificationMaterial", "dsseEnvelope"}
 
@@ -429,8 +431,9 @@ def require_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        extra = "bom" if name.startswith("cyclonedx") else "signing"
+        package = name.partition(".")[0]
+        extra = _EXTRAS.get(package, "signing")
         raise BadInput(
-            f"{name.partition('.')[0]} is needed for this, and {error.name} is not installed: pip "
+            f"{package} is needed for this, and {error.name} is not installed: pip "
             f"install 'privlearn[{extra}]'"
         ) from error

@@ -15,6 +15,7 @@ from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.declared.declared_document import is_declared_run
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import CERTIFICATE, RELEASED
+from privlearn.publishing.hub import SCHEME, Download, download, is_address
 from privlearn.publishing.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -23,20 +24,32 @@ if TYPE_CHECKING:
 
 def run(request: Request) -> int:
     """Print the result; 1 if anything does not agree."""
+    if is_address(request.folder):
+        downloaded = download(request.folder)
+        checked = downloaded.verify(key=request.key, signer=_signer(request))
+        return _report(request.replaced(folder=str(downloaded.folder)), checked, downloaded)
     if is_declared_run(request.folder):
         from privlearn.cli.commands.certify import verify_declared_run  # seldom needed
 
         return verify_declared_run(request)
-    checked = verify(request.folder, key=request.key, signer=_signer(request))
+    return _report(request, verify(request.folder, key=request.key, signer=_signer(request)), None)
+
+
+def _report(request: Request, checked: Verification, downloaded: Download | None) -> int:
+    """Print what was verified; from the Hub, the commit that it is of."""
     place = _find_in_ledger(request) if request.ledger is not None and checked.ok else None
     if place is not None and place["row"] is None:
         checked = replace(checked, ok=False, problems=[*checked.problems, place["text"]])
     if request.json:
         in_ledger = {} if place is None else {"ledger": place}
-        screen.print_json({**checked.to_json(), **in_ledger})
+        on_hub: dict[str, Any] = {}
+        if downloaded is not None:
+            on_hub = {"hub": {"name": downloaded.name, "commit": downloaded.commit}}
+        screen.print_json({**checked.to_json(), **in_ledger, **on_hub})
         return 0 if checked.ok else 1
     out = screen.answers
-    name = screen.plain(request.folder)
+    address = downloaded and f"{SCHEME}{downloaded.name}@{downloaded.commit}"
+    name = screen.plain(address or request.folder)
     if checked.ok:
         assert checked.epsilon is not None
         whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
