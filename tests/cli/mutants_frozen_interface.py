@@ -50,7 +50,9 @@ MUTANTS = [
         "plan.noise_multipliers()[0]",
         OUTPUTS,
     ),
-    Mutant("a failed verification ends with 0", verify.run, "0 if checked.ok else 1", "0", OUTPUTS),
+    Mutant(
+        "a failed verification ends with 0", verify._report, "0 if checked.ok else 1", "0", OUTPUTS
+    ),
     Mutant("what is refused ends with 1", cli.main, "return 2", "return 1", OUTPUTS),
 ]
 

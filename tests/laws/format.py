@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,47 +41,47 @@ _POISSON = Repeated(PoissonSampled(0.01, Gaussian(1.0)), 1000)
 _PARTITION = Repeated(Partitioned(20, Gaussian(1.5)), 10)
 _ADD, _ZERO, _REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
-#: An event, the neighbours, delta, and how many examples one person has.
-CASES: tuple[tuple[Event, Adjacency, float, int], ...] = (
-    (Gaussian(2.0), _ADD, 1e-5, 1),
-    (compose([Gaussian(2.0), FixedBatches(Gaussian(3.0))]), _REPLACE, 1e-6, 1),
-    (Gaussian(2.0), _ADD, 1e-5, 4),
-    (_POISSON, _ADD, 1e-5, 1),
-    (_POISSON, _ZERO, 1e-9, 1),
-    (_POISSON, _ADD, 1e-14, 1),
-    (_POISSON, _ADD, 1e-5, 3),
-    (PoissonSampled(0.3, Gaussian(0.6)), _ADD, 1e-5, 1),
-    (Repeated(PoissonSampled(1e-3, Gaussian(0.7)), 100_000), _ADD, 1e-7, 1),
-    (compose([_POISSON, Gaussian(4.0), Laplace(3.0)]), _ADD, 1e-5, 1),
-    (Repeated(TruncatedPoissonSampled(0.01, 10_000, 150, Gaussian(1.0)), 500), _ZERO, 1e-5, 1),
-    (Repeated(TruncatedPoissonSampled(0.01, 10_000, 150, Gaussian(1.0)), 500), _ZERO, 1e-5, 2),
-    (_PARTITION, _ADD, 1e-5, 1),
-    (Partitioned(7, Gaussian(1.0)), _ZERO, 1e-6, 1),
-    (_PARTITION, _ZERO, 1e-5, 2),
-    (compose([_PARTITION, Repeated(Partitioned(20, Gaussian(1.2)), 5)]), _ADD, 1e-5, 1),
-    (Repeated(Laplace(10.0), 50), _ADD, 1e-5, 1),
-    (Laplace(2.0), _ADD, 1e-5, 1),
-    (Repeated(Laplace(10.0), 50), _ADD, 1e-5, 3),
-    (Repeated(RandomisedResponse(0.5, 4), 20), _ZERO, 1e-5, 1),
-    (RandomisedResponse(1.5, 10), _REPLACE, 1e-5, 2),
-    (Repeated(Selection(0.2), 30), _ADD, 1e-5, 1),
-    (compose([Repeated(Selection(0.2), 30), _POISSON]), _ADD, 1e-5, 1),
-    (Repeated(PureDP(0.1), 40), _ADD, 1e-6, 1),
-    (compose([PureDP(0.1), Gaussian(1.0)]), _ADD, 1e-6, 2),
-    (ZCDP(0.05), _ADD, 1e-5, 1),
-    (compose([ZCDP(0.05), Gaussian(3.0)]), _REPLACE, 1e-5, 2),
-    (compose([Parallel((_POISSON, _PARTITION)), Selection(0.5)]), _ADD, 1e-5, 1),
-    (Repeated(Parallel((Gaussian(2.0), Laplace(1.5))), 3), _ZERO, 1e-5, 1),
-    (compose([OneOf((_POISSON, _PARTITION)), Gaussian(5.0)]), _ADD, 1e-5, 1),
-    (RepeatAndSelect(compose([_POISSON, Gaussian(10.0)]), 5.0, 1.0), _ADD, 1e-5, 1),
-    (RepeatAndSelect(Gaussian(4.0), 3.0, 0.0), _ADD, 1e-5, 1),
-    (RepeatAndSelect(Gaussian(4.0), 8.0, math.inf), _REPLACE, 1e-6, 2),
-    (Filter(0.1), _ADD, 1e-5, 1),
-    (Filter(0.1), _ADD, 1e-5, 3),
-    (Filter(None, (4.0, 8.0, 32.0), (0.1, 0.25, 1.0)), _ADD, 1e-5, 1),
-    (GaussianFilter(0.1), _ADD, 1e-5, 1),
-    (compose([GaussianFilter(0.1), _POISSON]), _ZERO, 1e-5, 1),
-)
+
+def list_cases() -> Iterator[tuple[Event, Adjacency, float, int]]:
+    """An event, the neighbours, delta, and how many examples one person has."""
+    yield Gaussian(2.0), _ADD, 1e-5, 1
+    yield compose([Gaussian(2.0), FixedBatches(Gaussian(3.0))]), _REPLACE, 1e-6, 1
+    yield Gaussian(2.0), _ADD, 1e-5, 4
+    yield _POISSON, _ADD, 1e-5, 1
+    yield _POISSON, _ZERO, 1e-9, 1
+    yield _POISSON, _ADD, 1e-14, 1
+    yield _POISSON, _ADD, 1e-5, 3
+    yield PoissonSampled(0.3, Gaussian(0.6)), _ADD, 1e-5, 1
+    yield Repeated(PoissonSampled(1e-3, Gaussian(0.7)), 100_000), _ADD, 1e-7, 1
+    yield compose([_POISSON, Gaussian(4.0), Laplace(3.0)]), _ADD, 1e-5, 1
+    yield Repeated(TruncatedPoissonSampled(0.01, 10_000, 150, Gaussian(1.0)), 500), _ZERO, 1e-5, 1
+    yield Repeated(TruncatedPoissonSampled(0.01, 10_000, 150, Gaussian(1.0)), 500), _ZERO, 1e-5, 2
+    yield _PARTITION, _ADD, 1e-5, 1
+    yield Partitioned(7, Gaussian(1.0)), _ZERO, 1e-6, 1
+    yield _PARTITION, _ZERO, 1e-5, 2
+    yield compose([_PARTITION, Repeated(Partitioned(20, Gaussian(1.2)), 5)]), _ADD, 1e-5, 1
+    yield Repeated(Laplace(10.0), 50), _ADD, 1e-5, 1
+    yield Laplace(2.0), _ADD, 1e-5, 1
+    yield Repeated(Laplace(10.0), 50), _ADD, 1e-5, 3
+    yield Repeated(RandomisedResponse(0.5, 4), 20), _ZERO, 1e-5, 1
+    yield RandomisedResponse(1.5, 10), _REPLACE, 1e-5, 2
+    yield Repeated(Selection(0.2), 30), _ADD, 1e-5, 1
+    yield compose([Repeated(Selection(0.2), 30), _POISSON]), _ADD, 1e-5, 1
+    yield Repeated(PureDP(0.1), 40), _ADD, 1e-6, 1
+    yield compose([PureDP(0.1), Gaussian(1.0)]), _ADD, 1e-6, 2
+    yield ZCDP(0.05), _ADD, 1e-5, 1
+    yield compose([ZCDP(0.05), Gaussian(3.0)]), _REPLACE, 1e-5, 2
+    yield compose([Parallel((_POISSON, _PARTITION)), Selection(0.5)]), _ADD, 1e-5, 1
+    yield Repeated(Parallel((Gaussian(2.0), Laplace(1.5))), 3), _ZERO, 1e-5, 1
+    yield compose([OneOf((_POISSON, _PARTITION)), Gaussian(5.0)]), _ADD, 1e-5, 1
+    yield RepeatAndSelect(compose([_POISSON, Gaussian(10.0)]), 5.0, 1.0), _ADD, 1e-5, 1
+    yield RepeatAndSelect(Gaussian(4.0), 3.0, 0.0), _ADD, 1e-5, 1
+    yield RepeatAndSelect(Gaussian(4.0), 8.0, math.inf), _REPLACE, 1e-6, 2
+    yield Filter(0.1), _ADD, 1e-5, 1
+    yield Filter(0.1), _ADD, 1e-5, 3
+    yield Filter(None, (4.0, 8.0, 32.0), (0.1, 0.25, 1.0)), _ADD, 1e-5, 1
+    yield GaussianFilter(0.1), _ADD, 1e-5, 1
+    yield compose([GaussianFilter(0.1), _POISSON]), _ZERO, 1e-5, 1
 
 
 def files() -> dict[Path, str]:
@@ -110,5 +111,5 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
-    rows = [json.dumps(price(*case)) for case in CASES]
+    rows = [json.dumps(price(*case)) for case in list_cases()]
     PRICES.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")

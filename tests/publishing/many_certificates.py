@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import privlearn as pv
@@ -19,7 +20,6 @@ from privlearn.core.accounting.events import Event, Repeated, compose
 from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
 from privlearn.core.accounting.trees import Filter, GaussianFilter
 from privlearn.core.plan import AbstractPlan, Plan
-from privlearn.core.sampling.poisson import CyclicPoisson, TruncatedPoisson
 from privlearn.core.temperature import Temperature
 from privlearn.errors import PrivlearnError
 from privlearn.methods.boosting import targets
@@ -36,7 +36,7 @@ from privlearn.methods.tuning.blocks import Blocks
 from privlearn.methods.tuning.stopping import Candidate, RandomStopping
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
-from tests.support import fuzz_json
+from tests.support import fuzz_json, registries
 
 Files = dict[str, bytes]
 
@@ -96,37 +96,17 @@ def facts_of(plan: AbstractPlan) -> dict[str, Any]:
 
 
 def _draw_schedule(draw: random.Random, noise: float) -> Any:
-    return draw.choice(
-        [
-            schedules.Constant(noise),
-            schedules.Time(k=draw.uniform(0.001, 0.05), start=noise),
-            schedules.Exponential(k=draw.uniform(0.001, 0.05), start=noise),
-            schedules.Step(k=draw.uniform(0.7, 0.95), period=2.0, start=noise),
-            schedules.Polynomial(k=2.0, period=20.0, start=noise, end=noise / 2),
-            schedules.PerEpoch((noise, 1.25 * noise)),
-        ]
-    )
-
-
-def _draw_sampler(draw: random.Random) -> pv.sampling.Sampler:
-    rate = draw.choice([0.01, 0.05, 0.125, 0.3])
-    return draw.choice(
-        [
-            pv.Poisson(rate),
-            TruncatedPoisson(rate, 1000, math.ceil(1000 * rate) + 60),
-            CyclicPoisson(rate, 2),
-            pv.Partition(draw.choice([4, 10, 32])),
-            pv.Shuffle(draw.choice([50, 100])),
-            pv.sampling.FullBatch(),
-        ]
-    )
+    """A schedule of any kind, that begins with this noise where it has a start."""
+    schedule = draw.choice(list(registries.examples("schedules")))
+    begins = "start" in {field.name for field in fields(schedule) if field.init}
+    return replace(schedule, start=noise) if begins else schedule
 
 
 def _draw_training(draw: random.Random) -> Plan:
     noise = draw.choice([0.8, 1.3, 2.5, 6.0])
     persons = draw.choice([{}, {}, {"group_size": draw.choice([2, 3])}, {"rows_per_person": 2}])
     return Plan(
-        _draw_sampler(draw),
+        draw.choice(list(registries.examples("samplers"))),
         draw.choice([1, 2, 5, 10]),
         _draw_schedule(draw, noise),
         examples=1000,
