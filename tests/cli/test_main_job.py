@@ -65,6 +65,7 @@ def test_train_publish_verify_predict(capsys: pytest.CaptureFixture[str], tmp_pa
         "signed_by",
         "runs",
         "run_epsilon",
+        "attested_by",
     }
     assert verified["runs"] is None
     assert verified["epsilon"] == pytest.approx(found["epsilon"], rel=1e-9)

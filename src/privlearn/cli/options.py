@@ -114,7 +114,6 @@ USUAL = {
         "json",
     ),
     "audit": (
-        "folder",
         "noise-multiplier",
         "sampling",
         "examples",

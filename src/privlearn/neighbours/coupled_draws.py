@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from privlearn.core.devices import on_processor
 from privlearn.neighbours.recording import RunRecording
 
 #: The source of releases whose noise the run added by PyTorch's own operations.
@@ -211,12 +212,13 @@ def _generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Genera
     tensors = [value for value in values if isinstance(value, Tensor)]
     if device is None and tensors:
         device = tensors[0].device
-    device = torch.device("cpu" if device is None else device)
-    if device.type == "cuda":
-        torch.cuda.init()
-        number = torch.cuda.current_device() if device.index is None else device.index
-        return torch.cuda.default_generators[number]
-    return torch.default_generator
+    if device is None or on_processor(torch.device(device)):
+        return torch.default_generator
+    device = torch.device(device)
+    module = torch.get_device_module(device)
+    current = module.current_device()  # which also prepares the device
+    generators: Sequence[torch.Generator] = module.default_generators
+    return generators[current if device.index is None else device.index]
 
 
 def _digest(said: bytes) -> int:

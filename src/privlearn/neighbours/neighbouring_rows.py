@@ -119,7 +119,7 @@ def _join(rows: Any, row: Any) -> Any:
     if isinstance(rows, tuple | list):
         return type(rows)(_join(part, more) for part, more in zip(rows, row, strict=True))
     if isinstance(rows, torch.Tensor):
-        return torch.cat([rows, torch.as_tensor(row, dtype=rows.dtype)])
+        return torch.cat([rows, torch.as_tensor(row, dtype=rows.dtype, device=rows.device)])
     if isinstance(rows, np.ndarray):
         return np.concatenate([rows, np.asarray(row, rows.dtype)])
     if hasattr(rows, "iloc"):

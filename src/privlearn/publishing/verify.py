@@ -217,8 +217,8 @@ def _signature(
         )
         return ([missing.format(trusted.fingerprint)] if trusted else []), None
     if trusted and signer.raw != trusted.raw:
-        other = f"it is signed with the key {signer.fingerprint}, and not with the one given, "
-        return [other + trusted.fingerprint], signer.fingerprint
+        other = f"it is signed with the key {signer.fingerprint}, and not with the one that was "
+        return [f"{other}given, {trusted.fingerprint}"], signer.fingerprint
     return [], signer.fingerprint
 
 
