@@ -202,6 +202,8 @@ def test_extras_are_made_of_the_same_bounds() -> None:
         bounds.setdefault(name, set()).add(least)
     assert {name: several for name, several in bounds.items() if len(several) > 1} == {}
     pinned = {
-        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
     }
-    assert {re.sub(r"\[.*", "", name).lower() for name in bounds} - {"monai"} <= pinned
+    names = {re.sub(r"\[.*", "", name).lower().replace("_", "-") for name in bounds}
+    assert names - {"monai"} <= pinned

@@ -222,6 +222,7 @@ def small_hub() -> Iterator[SmallHub]:
     with (
         tempfile.TemporaryDirectory() as cache,
         mock.patch.object(constants, "ENDPOINT", hub.url),
+        mock.patch.object(constants, "HF_HUB_OFFLINE", False),  # as other tests set it
         mock.patch.object(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.url}{_FILES}"),
         mock.patch.object(constants, "HF_HUB_CACHE", cache),
         mock.patch.object(constants, "HF_HUB_DISABLE_XET", True),

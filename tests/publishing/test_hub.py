@@ -53,6 +53,7 @@ def test_a_new_process_asks_the_hub_of_its_environment(tmp_path: Path) -> None:
     with small_hub() as hub:
         commit = holding_a_model(hub).branches["main"]
         environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
+        environment["HF_HUB_OFFLINE"] = "0"
         command = [sys.executable, "-m", "privlearn", "verify", ADDRESS, "--json"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -69,6 +70,7 @@ def test_without_the_package_or_a_network_it_says_what_is_missing() -> None:
 
     with (
         mock.patch.object(constants, "ENDPOINT", "http://127.0.0.1:9"),
+        mock.patch.object(constants, "HF_HUB_OFFLINE", False),
         pytest.raises(BadInput, match="the network"),
     ):
         download(ADDRESS)
