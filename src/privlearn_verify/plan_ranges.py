@@ -14,7 +14,7 @@ COUNTS = "batches batch_size examples maximum cycle queries teachers answers cla
 COUNTS += " features keep components width bins passes rows_per_person"
 NORMS = (
     "row_norm clip_norm kept_norm radius coordinate_bound norm first second z_norm x_norm y_norm"
-    " least_count"
+    " least_count least_variance"
 )
 OPEN = (math.ulp(0), math.nextafter(1, 0))
 PLAN_RANGES: dict[str, tuple[float, float]] = dict.fromkeys(COUNTS.split(), (1, 1e15))
