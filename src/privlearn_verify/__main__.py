@@ -30,8 +30,11 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(asdict(report)))
     else:
-        print(f"{report.verdict}: epsilon {report.epsilon}, delta {report.delta}")
-        print(f"adjacency {report.adjacency}, method {report.method}, signed by {report.signed_by}")
+        print(report.verdict)
+        if report.verdict == "ok":
+            print(f"epsilon {report.epsilon} at delta {report.delta}")
+            print(f"for {report.adjacency} neighbours, by the method {report.method}")
+            print(f"signed by {report.signed_by}" if report.signed_by else "not signed")
         for name in ("problems", "unchecked", "warnings"):
             for sentence in getattr(report, name):
                 print(f"{name}: {sentence}")

@@ -20,18 +20,18 @@ from tests.publishing.checks import key_in, published, result, workplace
 from tests.support.checks import check
 
 
-def audited(folder: Path, *options: str) -> tuple[int, str]:
-    """The exit status of `privlearn audit FOLDER`, and what it said."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+def audit_folder(folder: Path, *options: str) -> tuple[int, str]:
+    """The exit status of `privlearn audit FOLDER`, and what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         status = main(["audit", str(folder), "--trials", "60", *options])
-    return status, said.getvalue()
+    return status, printed.getvalue()
 
 
 def report_of(folder: Path, *options: str) -> dict[str, Any]:
-    status, said = audited(folder, "--json", *options)
-    assert status == 0, said
-    report: dict[str, Any] = json.loads(said[said.index("{") :])
+    status, printed = audit_folder(folder, "--json", *options)
+    assert status == 0, printed
+    report: dict[str, Any] = json.loads(printed[printed.index("{") :])
     return report
 
 
@@ -81,10 +81,10 @@ def check_a_folder_that_does_not_verify_is_not_attacked() -> None:
         folder = published(place)
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-        status, said = audited(folder)
-    assert status == 2, said
-    assert "does not verify" in said
-    assert "certified" in said
+        status, printed = audit_folder(folder)
+    assert status == 2, printed
+    assert "does not verify" in printed
+    assert "certified" in printed
 
 
 @check
@@ -92,5 +92,5 @@ def check_what_a_certificate_says_is_not_said_again() -> None:
     with workplace() as place:
         folder = published(place)
         for option in ("--noise-multiplier", "--batch-size"):
-            status, said = audited(folder, option, "2")
-            assert (status, "without FOLDER" in said) == (2, True), said
+            status, printed = audit_folder(folder, option, "2")
+            assert (status, "without FOLDER" in printed) == (2, True), printed

@@ -34,7 +34,7 @@ from tests.declared.peer_runs import (
     EPOCHS,
     EXAMPLES,
     NOISE,
-    certified,
+    certify_run,
     epsilons,
     price_with_dp_accounting,
     state_of,
@@ -55,8 +55,8 @@ def price(rate: float, steps: int, noise: float = NOISE, delta: float = DELTA) -
 
 def require_refused(run: DeclaredRun, *names: str) -> str:
     """These mistakes are seen, and no others; what is said of them."""
-    assert set(run.refused) == set(names), run.refused
-    return " ".join(run.refused.values())
+    assert set(run.refusals) == set(names), run.refusals
+    return " ".join(run.refusals.values())
 
 
 def written(run: DeclaredRun, folder: Path) -> Path:
@@ -69,7 +69,7 @@ def written(run: DeclaredRun, folder: Path) -> Path:
 @check
 def check_true_runs_are_priced_beside_their_librarys_figure() -> None:
     for kind, most in (("prv", 1.01), ("rdp", 1.3)):
-        run = certified(train_with_opacus(accountant=kind))
+        run = certify_run(train_with_opacus(accountant=kind))
         require_refused(run)
         recorded, declared = epsilons(run)
         assert recorded == declared == price(RATE, EPOCHS * STEPS)
@@ -79,7 +79,7 @@ def check_true_runs_are_priced_beside_their_librarys_figure() -> None:
     event = peer.SelfComposedDpEvent(
         peer.PoissonSampledDpEvent(0.01, peer.GaussianDpEvent(1.0)), 1000
     )
-    run = certified(
+    run = certify_run(
         price_with_dp_accounting(event),
         "dp-accounting",
         sampling="poisson",
@@ -96,55 +96,57 @@ def check_shuffled_batches_are_not_poisson_samples() -> None:
     """An example in one batch of each epoch meets one Gaussian release an epoch."""
     whole = accountant.guarantee(Repeated(Gaussian(NOISE), EPOCHS), Adjacency.ZERO_OUT, DELTA)
     for sampling in ("shuffle", "fixed"):
-        run = certified(train_with_opacus(poisson=False), sampling=sampling)
+        run = certify_run(train_with_opacus(poisson=False), sampling=sampling)
         text = require_refused(run, "shuffled-priced-as-poisson")
         recorded, declared = epsilons(run)
         assert recorded == price(RATE, EPOCHS * STEPS)
         assert abs(declared / whole.epsilon - 1) < 1e-9
         assert "3.058" in text
         assert "4.973" in text
-        without_epochs = certified(train_with_opacus(poisson=False), sampling=sampling, epochs=None)
+        without_epochs = certify_run(
+            train_with_opacus(poisson=False), sampling=sampling, epochs=None
+        )
         assert epsilons(without_epochs)[1] >= declared
-    replaced = certified(
+    replaced = certify_run(
         train_with_opacus(poisson=False), sampling="shuffle", adjacency="replace_one"
     )
     twice = accountant.guarantee(Repeated(Gaussian(NOISE / 2), EPOCHS), Adjacency.ZERO_OUT, DELTA)
     assert abs(epsilons(replaced)[1] / twice.epsilon - 1) < 1e-9
-    assert "neighbours-differ" in replaced.refused
-    few = certified(state_of((2.0, 0.5, 2)), sampling="shuffle", steps=2, epochs=9)
+    assert "neighbours-differ" in replaced.refusals
+    few = certify_run(state_of((2.0, 0.5, 2)), sampling="shuffle", steps=2, epochs=9)
     nine = accountant.guarantee(Repeated(Gaussian(2.0), 9), Adjacency.ZERO_OUT, DELTA).epsilon
     assert abs(epsilons(few)[1] / nine - 1) < 1e-9
     must_raise(
-        BadInput, lambda: certified(state_of((1.0, 0.1, 5)), sampling="shuffle", examples=None)
+        BadInput, lambda: certify_run(state_of((1.0, 0.1, 5)), sampling="shuffle", examples=None)
     )
 
 
 @check
 def check_other_batches_are_not_poisson_samples() -> None:
-    run = certified(train_with_opacus(), sampling="without-replacement")
-    assert "other-batches-priced-as-poisson" in run.refused
+    run = certify_run(train_with_opacus(), sampling="without-replacement")
+    assert "other-batches-priced-as-poisson" in run.refusals
     assert epsilons(run)[1] >= price(BATCH / EXAMPLES, EPOCHS * STEPS, NOISE / 2)
-    full = certified(train_with_opacus(), sampling="full", batch_size=EXAMPLES, epochs=12)
-    assert "other-batches-priced-as-poisson" in full.refused
+    full = certify_run(train_with_opacus(), sampling="full", batch_size=EXAMPLES, epochs=12)
+    assert "other-batches-priced-as-poisson" in full.refusals
     whole = accountant.guarantee(Repeated(Gaussian(NOISE), 12), Adjacency.ADD_REMOVE, DELTA)
     assert abs(epsilons(full)[1] / whole.epsilon - 1) < 1e-9
     subset = peer.dp_event.SampledWithoutReplacementDpEvent(1000, 10, peer.GaussianDpEvent(4.0))
     content = price_with_dp_accounting(subset, "RdpAccountant", "REPLACE_ONE")
-    run = certified(content, "dp-accounting", sampling="poisson")
-    assert "fixed-size-declared-as-poisson" in run.refused
-    run = certified(content, "dp-accounting", sampling="shuffle", examples=1000, batch_size=10)
-    assert "shuffled-priced-as-random-subsets" in run.refused
+    run = certify_run(content, "dp-accounting", sampling="poisson")
+    assert "fixed-size-declared-as-poisson" in run.refusals
+    run = certify_run(content, "dp-accounting", sampling="shuffle", examples=1000, batch_size=10)
+    assert "shuffled-priced-as-random-subsets" in run.refusals
 
 
 @check
 def check_the_rate_of_the_last_batch_is_refused() -> None:
     last = EXAMPLES % BATCH / EXAMPLES
-    run = certified(state_of((NOISE, last, EPOCHS * STEPS)))
+    run = certify_run(state_of((NOISE, last, EPOCHS * STEPS)))
     require_refused(run, "rate-of-the-last-batch")
     recorded, declared = epsilons(run)
     assert recorded == price(last, EPOCHS * STEPS)
     assert declared == price(BATCH / EXAMPLES, EPOCHS * STEPS) > 2 * recorded
-    mixed = certified(state_of((NOISE, RATE, 11), (NOISE, last, 1)))
+    mixed = certify_run(state_of((NOISE, RATE, 11), (NOISE, last, 1)))
     require_refused(mixed, "rate-of-the-last-batch")
 
 
@@ -152,11 +154,11 @@ def check_the_rate_of_the_last_batch_is_refused() -> None:
 def check_a_rate_that_is_not_batch_over_examples_is_refused() -> None:
     """Such as that of one of four accumulated batches."""
     for rate in (RATE / 4, 0.9):
-        run = certified(state_of((NOISE, rate, EPOCHS * STEPS)))
+        run = certify_run(state_of((NOISE, rate, EPOCHS * STEPS)))
         require_refused(run, "rate-is-not-batch-size-over-examples")
         assert epsilons(run)[1] == price(max(rate, BATCH / EXAMPLES), EPOCHS * STEPS)
     for rate in (BATCH / EXAMPLES, RATE, 1 / (EXAMPLES // BATCH)):
-        require_refused(certified(state_of((NOISE, rate, EPOCHS * STEPS))))
+        require_refused(certify_run(state_of((NOISE, rate, EPOCHS * STEPS))))
 
 
 @check
@@ -164,33 +166,35 @@ def check_missing_steps_are_refused() -> None:
     """By declared epochs, by declared steps, and by the optimizer's own count."""
     whole = price(RATE, EPOCHS * STEPS)
     for declared in ({}, {"epochs": None, "steps": 12}, {"epochs": None}):
-        run = certified(train_with_opacus(forgets=1), **declared)
+        run = certify_run(train_with_opacus(forgets=1), **declared)
         require_refused(run, "missing-steps")
         recorded, counted = epsilons(run)
         assert recorded == price(RATE, EPOCHS * STEPS - 1) < counted == whole
-    require_refused(certified(state_of((NOISE, RATE, 11)), epochs=None, steps=11))
-    rising = certified(state_of((0.8, RATE, 5), (NOISE, RATE, 6)))
+    require_refused(certify_run(state_of((NOISE, RATE, 11)), epochs=None, steps=11))
+    rising = certify_run(state_of((0.8, RATE, 5), (NOISE, RATE, 6)))
     require_refused(rising, "missing-steps")
-    assert epsilons(rising)[1] > epsilons(certified(state_of((0.8, RATE, 5), (NOISE, RATE, 7))))[1]
+    assert (
+        epsilons(rising)[1] > epsilons(certify_run(state_of((0.8, RATE, 5), (NOISE, RATE, 7))))[1]
+    )
 
 
 @check
 def check_a_large_delta_is_refused() -> None:
     require_refused(
-        certified(train_with_opacus(), delta=1 / EXAMPLES), "delta-is-not-below-one-over-examples"
+        certify_run(train_with_opacus(), delta=1 / EXAMPLES), "delta-is-not-below-one-over-examples"
     )
-    require_refused(certified(train_with_opacus(), delta=0.99 / EXAMPLES))
+    require_refused(certify_run(train_with_opacus(), delta=0.99 / EXAMPLES))
 
 
 @check
 def check_neighbours_of_another_kind_are_refused() -> None:
-    run = certified(train_with_opacus(), adjacency="replace_one")
+    run = certify_run(train_with_opacus(), adjacency="replace_one")
     require_refused(run, "neighbours-differ")
     recorded, declared = epsilons(run)
     # A sum that moves by one clipping norm once, and by another one in the second step
     assert declared > 1.5 * recorded
-    require_refused(certified(train_with_opacus(), adjacency="zero_out"))
-    shuffled = certified(
+    require_refused(certify_run(train_with_opacus(), adjacency="zero_out"))
+    shuffled = certify_run(
         train_with_opacus(poisson=False), sampling="shuffle", adjacency="add_remove"
     )
     require_refused(shuffled, "neighbours-differ", "shuffled-priced-as-poisson")
@@ -199,9 +203,9 @@ def check_neighbours_of_another_kind_are_refused() -> None:
 @check
 def check_fewer_steps_than_were_counted_are_not_declared() -> None:
     for few in ({"epochs": 2}, {"epochs": None, "steps": 7}):
-        run = certified(train_with_opacus(), sampling="poisson", **few)
+        run = certify_run(train_with_opacus(), sampling="poisson", **few)
         require_refused(run, "file-and-declaration-differ")
-        assert "is priced with all that it holds" in run.refused["file-and-declaration-differ"]
+        assert "is priced with all that it holds" in run.refusals["file-and-declaration-differ"]
 
 
 @check
@@ -236,7 +240,7 @@ def check_replaced_examples_move_a_sum_by_two_norms() -> None:
         (releases, "full"),
         (peer.SelfComposedDpEvent(subset, 100), "without-replacement"),
     ):
-        run = certified(
+        run = certify_run(
             price_with_dp_accounting(event, "RdpAccountant", "REPLACE_ONE"),
             "dp-accounting",
             sampling=sampling,
@@ -244,7 +248,7 @@ def check_replaced_examples_move_a_sum_by_two_norms() -> None:
         require_refused(run, "sensitivity-not-doubled")
     sampled = Repeated(SubsetSampled(0.01, Gaussian(0.5)), 100)
     assert epsilons(run)[0] == accountant.guarantee(sampled, Adjacency.REPLACE_ONE, 1e-5).epsilon
-    by_pld = certified(
+    by_pld = certify_run(
         price_with_dp_accounting(releases, "PLDAccountant", "REPLACE_ONE"),
         "dp-accounting",
         sampling="full",
@@ -252,7 +256,7 @@ def check_replaced_examples_move_a_sum_by_two_norms() -> None:
     require_refused(by_pld)
     truth = accountant.guarantee(Repeated(Gaussian(5.0), 10), Adjacency.REPLACE_ONE, 1e-5).epsilon
     assert epsilons(by_pld) == (truth, truth)
-    replaced = certified(
+    replaced = certify_run(
         price_with_dp_accounting(
             peer.SelfComposedDpEvent(
                 peer.PoissonSampledDpEvent(0.01, peer.GaussianDpEvent(1.0)), 100
@@ -272,21 +276,21 @@ def check_a_claim_below_its_events_is_refused() -> None:
     """Such as one that was rounded down, and that of the central limit theorem."""
     content = state_of((1.0, 0.01, 1000), mechanism="gdp")
     sizes = {"examples": 60_000, "batch_size": 600, "epochs": 10, "delta": 1e-5}
-    run = certified(content, **sizes)
+    run = certify_run(content, **sizes)
     text = require_refused(run, "claims-less-than-its-events-cost")
     assert "1.61771" in text
     assert "1.829" in text
-    require_refused(certified(content, **sizes, epsilon=1.84))
+    require_refused(certify_run(content, **sizes, epsilon=1.84))
     honest = state_of((1.0, 0.01, 1000))
-    require_refused(certified(honest, **sizes, epsilon=1.84))
-    require_refused(certified(honest, **sizes, epsilon=1.8), "claims-less-than-its-events-cost")
-    one_step = certified(honest, **sizes, epsilon=price(0.01, 1, 1.0, 1e-5))
+    require_refused(certify_run(honest, **sizes, epsilon=1.84))
+    require_refused(certify_run(honest, **sizes, epsilon=1.8), "claims-less-than-its-events-cost")
+    one_step = certify_run(honest, **sizes, epsilon=price(0.01, 1, 1.0, 1e-5))
     require_refused(one_step, "claims-less-than-its-events-cost")
 
 
 @check
 def check_what_was_not_declared_is_listed_as_unchecked() -> None:
-    run = certified(state_of((NOISE, RATE / 9, 1)), examples=None, batch_size=None, epochs=None)
+    run = certify_run(state_of((NOISE, RATE / 9, 1)), examples=None, batch_size=None, epochs=None)
     require_refused(run)
     assert set(run.document["unchecked"]) == {
         "rate-of-the-last-batch",
@@ -337,8 +341,8 @@ OTHERS = {"file_sha256", "recorded_by_others", "declared_by_others", "stated_by_
 @check
 def check_a_changed_document_does_not_hold() -> None:
     """Neither its figures nor its refusals, with a card that goes with them or without."""
-    _require_fixed(certified(train_with_opacus()))
-    _require_fixed(certified(train_with_opacus(poisson=False), sampling="shuffle"))
+    _require_fixed(certify_run(train_with_opacus()))
+    _require_fixed(certify_run(train_with_opacus(poisson=False), sampling="shuffle"))
 
 
 def _require_fixed(run: DeclaredRun) -> None:
@@ -349,12 +353,12 @@ def _require_fixed(run: DeclaredRun) -> None:
     decisive = [("recorded_by_others", "steps", 0, name) for name in ("noise_multiplier", "count")]
     changes = [_change(document, place) for place in [*derived, *decisive]]
     changes += [{**document, "refused": {"missing-steps": "none"}}]
-    changes += [{**document, "refused": {}}] if run.refused else []
+    changes += [{**document, "refused": {}}] if run.refusals else []
     with tempfile.TemporaryDirectory() as folder:
         where = written(run, Path(folder))
         read = check_declared_run(where)
         assert not read.problems
-        assert read.refused == run.refused
+        assert read.refusals == run.refusals
         (where / CARD).write_text(run.files()[CARD].decode().replace("not a certificate", "safe"))
         assert check_declared_run(where).problems
         for changed in changes:
@@ -370,7 +374,7 @@ def _require_fixed(run: DeclaredRun) -> None:
 @check
 def check_a_declared_run_is_not_a_certificate() -> None:
     """No reader of certificates takes it, and it has no word of one's claim."""
-    run = certified(train_with_opacus())
+    run = certify_run(train_with_opacus())
     assert not hasattr(run, "ok")
     assert not set(run.document) & {"claim", "plan", "facts", "events", "digests", "epsilon"}
     must_raise(BadInput, lambda: certificate.parse(run.files()[DOCUMENT]))

@@ -68,7 +68,7 @@ def state_of(*history: tuple[float, float, int], mechanism: str = "prv") -> byte
 
 
 def price_with_dp_accounting(
-    event: Any, kind: str = "PLDAccountant", relation: str = "ADD_OR_REMOVE_ONE", **stated: Any
+    event: Any, kind: str = "PLDAccountant", relation: str = "ADD_OR_REMOVE_ONE", **figures: Any
 ) -> bytes:
     """Events of dp-accounting as JSON, with the epsilon that it states at delta 1e-5."""
     neighbours = dp_accounting.NeighboringRelation[relation]
@@ -79,11 +79,11 @@ def price_with_dp_accounting(
     )
     accountant.compose(event)
     epsilon = float(accountant.get_epsilon(1e-5))
-    described = describe(event, accountant, **{"delta": 1e-5, "epsilon": epsilon, **stated})
+    described = describe(event, accountant, **{"delta": 1e-5, "epsilon": epsilon, **figures})
     return json.dumps(described).encode()
 
 
-def certified(content: bytes, library: str = "opacus", **declared: Any) -> DeclaredRun:
+def certify_run(content: bytes, library: str = "opacus", **declared: Any) -> DeclaredRun:
     """A run as it is certified; true declarations of the runs of Opacus where nothing else is."""
     values = {**(TRUE if library == "opacus" else {}), **declared}
     if isinstance(values.get("adjacency"), str):

@@ -20,7 +20,7 @@ from privlearn.declared.peer_library import find_library, library_names
 from privlearn.declared.readers import jax_privacy
 from privlearn.declared.refusals import rules
 from privlearn.errors import BadInput
-from tests.declared.peer_runs import certified, epsilons, state_of, train_with_opacus
+from tests.declared.peer_runs import certify_run, epsilons, state_of, train_with_opacus
 from tests.laws.test_format import require_valid
 
 TRUE = ["--sampling", "poisson", "--examples", "200", "--batch-size", "64", "--epochs", "3"]
@@ -75,8 +75,8 @@ def test_a_shuffled_run_is_refused_and_its_price_is_printed(
 
 def test_documents_are_valid_by_their_schema() -> None:
     for run in (
-        certified(train_with_opacus()),
-        certified(train_with_opacus(poisson=False), sampling="shuffle", adjacency="replace_one"),
+        certify_run(train_with_opacus()),
+        certify_run(train_with_opacus(poisson=False), sampling="shuffle", adjacency="replace_one"),
     ):
         require_valid("declared-run", json.loads(run.files()[DOCUMENT]))
         require_valid("declared-run", json.loads(json.dumps(dict(run.document))))
@@ -99,7 +99,7 @@ def test_documents_are_valid_by_their_schema() -> None:
 )
 def test_files_of_opacus_that_hold_no_run_are_refused(content: bytes, said: str) -> None:
     with pytest.raises(BadInput) as caught:
-        certified(content)
+        certify_run(content)
     assert said in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_no_code_of_a_checkpoint_is_run(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
     torch.save({"history": [SimpleNamespace()], "mechanism": "prv"}, path)
     with pytest.raises(BadInput, match="without running code"):
-        certified(path.read_bytes())
+        certify_run(path.read_bytes())
 
 
 def _event(**fields: Any) -> bytes:
@@ -149,7 +149,7 @@ GAUSSIAN = {"class_name": "GaussianDpEvent", "noise_multiplier": 1.0}
 )
 def test_events_that_are_no_steps_are_refused(content: bytes, said: str) -> None:
     with pytest.raises(BadInput) as caught:
-        certified(content, "dp-accounting", sampling="poisson", delta=1e-5)
+        certify_run(content, "dp-accounting", sampling="poisson", delta=1e-5)
     assert said in str(caught.value)
 
 
@@ -176,7 +176,7 @@ class Parameters:
     batch_sizes: Any = 500
 
 
-def described(updates: int = 1000, **fields: Any) -> bytes:
+def describe_parameters(updates: int = 1000, **fields: Any) -> bytes:
     return json.dumps(jax_privacy.describe(Parameters(**fields), updates)).encode()
 
 
@@ -184,27 +184,27 @@ def test_parameters_of_jax_privacy_are_priced() -> None:
     """Its own figures, of release 2.0, are 1.51537 and 9.81253. The second one takes subsets for
     Poisson samples, which is no bound for replaced examples.
     """
-    run = certified(described(), "jax-privacy", sampling="poisson")
-    assert not run.refused
+    run = certify_run(describe_parameters(), "jax-privacy", sampling="poisson")
+    assert not run.refusals
     assert not run.document["unchecked"]
     assert epsilons(run) == pytest.approx((1.51537, 1.51537), rel=1e-3)
-    fixed = described(sampling_method=Method.FIXED_BATCH_SIZE)
-    run = certified(fixed, "jax-privacy", sampling="without-replacement")
-    assert list(run.refused) == ["subsets-priced-as-poisson-samples"]
+    fixed = describe_parameters(sampling_method=Method.FIXED_BATCH_SIZE)
+    run = certify_run(fixed, "jax-privacy", sampling="without-replacement")
+    assert list(run.refusals) == ["subsets-priced-as-poisson-samples"]
     assert epsilons(run)[0] > 1.05 * 9.81253
-    run = certified(fixed, "jax-privacy", sampling="shuffle")
-    assert next(iter(run.refused)) == "shuffled-priced-as-random-subsets"
+    run = certify_run(fixed, "jax-privacy", sampling="shuffle")
+    assert next(iter(run.refusals)) == "shuffled-priced-as-random-subsets"
 
 
 def test_accumulated_batches_that_jax_privacy_did_not_count_are_refused() -> None:
-    run = certified(described(), "jax-privacy", sampling="poisson", batch_size=4000)
-    assert "rate-is-not-batch-size-over-examples" in run.refused
-    assert "file-and-declaration-differ" in run.refused
+    run = certify_run(describe_parameters(), "jax-privacy", sampling="poisson", batch_size=4000)
+    assert "rate-is-not-batch-size-over-examples" in run.refusals
+    assert "file-and-declaration-differ" in run.refusals
     assert epsilons(run)[1] > 10 * epsilons(run)[0]
 
 
 def test_schedules_and_cycles_of_jax_privacy_are_read() -> None:
-    content = described(
+    content = describe_parameters(
         noise_multipliers=[(0, 1.0), (600, 2.0)], batch_sizes=[(0, 500), (400, 1000)]
     )
     steps = find_library("jax-privacy").read(content).steps
@@ -213,13 +213,13 @@ def test_schedules_and_cycles_of_jax_privacy_are_read() -> None:
         (200, 1.0, 0.02),
         (400, 2.0, 0.02),
     ]
-    run = certified(described(cycle_length=4), "jax-privacy", sampling="poisson")
-    assert not run.refused
+    run = certify_run(describe_parameters(cycle_length=4), "jax-privacy", sampling="poisson")
+    assert not run.refusals
     (part,) = run.document["recorded_by_others"]["steps"]
     assert (part["count"], part["sampling_rate"]) == (250, 0.04)
     for wrong in ({"examples_per_user": 3}, {"truncated_batch_size": 600}):
         with pytest.raises(BadInput, match="are not read"):
-            certified(described(**wrong), "jax-privacy", sampling="poisson")
+            certify_run(describe_parameters(**wrong), "jax-privacy", sampling="poisson")
 
 
 def test_a_plan_of_jax_privacy_is_read() -> None:
@@ -236,8 +236,8 @@ def test_a_plan_of_jax_privacy_is_read() -> None:
         num_examples=None,
     )
     content = json.dumps(jax_privacy.describe(config, epsilon=2.0)).encode()
-    run = certified(content, "jax-privacy", sampling="poisson", examples=40_000, batch_size=400)
-    assert not run.refused
+    run = certify_run(content, "jax-privacy", sampling="poisson", examples=40_000, batch_size=400)
+    assert not run.refusals
     assert epsilons(run) == pytest.approx((2.0, 2.0), rel=1e-3)
     assert run.document["recomputed_here"]["as_recorded"]["adjacency"] == "zero_out"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from privlearn.neighbours import ReleaseRecorder, compare_runs
 from tests.neighbours.loops import (
     CLIP,
-    compared,
+    compare_loop,
     data,
     opacus_loop,
     plain_loop,
@@ -28,7 +28,7 @@ from tests.support.checks import check
 
 
 def require_sound(loop: Any, **options: Any) -> None:
-    comparison = compared(loop, **options)
+    comparison = compare_loop(loop, **options)
     assert comparison.ok, comparison.report()
     assert 0.9 < comparison.largest_ratio < 1.001, comparison.report()
 
@@ -43,9 +43,9 @@ def check_sound_loops_are_passed() -> None:
 @check
 def check_draws_of_a_row_do_not_depend_on_others() -> None:
     """Neither normal numbers of augmentation, nor batches after the first."""
-    comparison = compared(plain_loop, "augmentation")
+    comparison = compare_loop(plain_loop, "augmentation")
     assert comparison.ok, comparison.report()
-    private = compared(private_run, runs=1)
+    private = compare_loop(private_run, runs=1)
     assert private.ok, private.report()
 
 
@@ -56,7 +56,7 @@ def check_rows_of_each_kind_are_tried() -> None:
         adjacency="zero_out",
         runs=1,
     )
-    comparison = compared(opacus_loop, adjacency="replace_one")
+    comparison = compare_loop(opacus_loop, adjacency="replace_one")
     assert 1.5 < comparison.largest_ratio < 2.001, comparison.report()
     require_problem(comparison, "half of that for replaced ones")
 
@@ -69,7 +69,7 @@ def check_clipped_means_and_batch_statistics_are_caught() -> None:
         (opacus_loop, "batch statistics"),
         (opacus_loop, "coupled loss"),
     ):
-        comparison = compared(loop, bug)
+        comparison = compare_loop(loop, bug)
         assert comparison.largest_ratio > 1.05, (bug, comparison.report())
         require_problem(comparison, "times as much")
 
@@ -77,7 +77,7 @@ def check_clipped_means_and_batch_statistics_are_caught() -> None:
 @check
 def check_parts_of_a_release_share_one_sensitivity() -> None:
     """Four parameters, each clipped at the norm that noise is scaled to."""
-    comparison = compared(plain_loop, "by layers")
+    comparison = compare_loop(plain_loop, "by layers")
     assert comparison.largest_ratio == pytest.approx(2.0, rel=1e-3), comparison.report()
     require_problem(comparison, "times as much")
 
@@ -90,19 +90,19 @@ def check_values_without_noise_are_caught() -> None:
         (plain_loop, "batch size in the rate", "learning rate"),
         (opacus_loop, "number of rows", "gradient of parameter 0"),
     ):
-        require_problem(compared(loop, bug), f"something else changed: the {what}")
+        require_problem(compare_loop(loop, bug), f"something else changed: the {what}")
 
 
 @check
 def check_a_difference_is_reported_where_it_comes_in() -> None:
     """The divisor alone differs: releases before and behind it keep their claim."""
-    comparison = compared(plain_loop, "batch size")
+    comparison = compare_loop(plain_loop, "batch size")
     assert comparison.largest_ratio < 1.001, comparison.report()
 
 
 @check
 def check_outputs_are_compared() -> None:
-    require_problem(compared(plain_loop, "private output"), "what the function returns[1]")
+    require_problem(compare_loop(plain_loop, "private output"), "what the function returns[1]")
     require_problem(
         compare_runs(lambda rows, recorder: _declares(rows, recorder), data()), "the mean"
     )
@@ -132,21 +132,23 @@ def check_noise_is_measured() -> None:
         )
         assert comparison.ok is is_sound, comparison.report()
         assert comparison.noise_multiplier == pytest.approx(scale / 20**0.5, rel=0.2, abs=0.01)
-    silent = compared(lambda rows, recorder: opacus_loop(rows, recorder, noise=0.0), runs=1)
+    silent = compare_loop(lambda rows, recorder: opacus_loop(rows, recorder, noise=0.0), runs=1)
     require_problem(silent, "standard deviation 0")
-    require_problem(compared(plain_loop, noise_multiplier=2.0), "times as much")
-    require_problem(compared(opacus_loop, noise_multiplier=2.0), "noise multiplier 1, and 2")
-    require_problem(compared(plain_loop, "half of the noise", sensitivity=CLIP), "noise of 0.")
+    require_problem(compare_loop(plain_loop, noise_multiplier=2.0), "times as much")
+    require_problem(compare_loop(opacus_loop, noise_multiplier=2.0), "noise multiplier 1, and 2")
+    require_problem(compare_loop(plain_loop, "half of the noise", sensitivity=CLIP), "noise of 0.")
 
 
 @check
 def check_noise_that_is_drawn_twice_is_caught() -> None:
-    require_problem(compared(plain_loop, "same noise"), "the same noise")
+    require_problem(compare_loop(plain_loop, "same noise"), "the same noise")
 
 
 @check
 def check_noise_without_a_claim_is_reported() -> None:
-    require_problem(compared(plain_loop, noise_multiplier=None), "without a claimed sensitivity")
+    require_problem(
+        compare_loop(plain_loop, noise_multiplier=None), "without a claimed sensitivity"
+    )
     require_problem(compare_runs(lambda rows, recorder: None, data()), "no release was recorded")
 
 
@@ -155,7 +157,7 @@ def check_runs_that_show_nothing_fail() -> None:
     def blind(rows: Any, recorder: ReleaseRecorder) -> Any:
         return plain_loop(tuple(part[:20] for part in rows), recorder)
 
-    require_problem(compared(blind), "took part in no batch")
+    require_problem(compare_loop(blind), "took part in no batch")
 
 
 def without_large_rows(rows: Any) -> Any:
@@ -174,9 +176,9 @@ def check_large_rows_have_to_move_a_release() -> None:
         early = len(calls) <= 6 * runs  # of each run, one on the data and five on neighbours
         return plain_loop(without_large_rows(rows) if early else rows, recorder, steps=12)
 
-    require_problem(compared(ignores, runs=1), "clipping was not tested")
+    require_problem(compare_loop(ignores, runs=1), "clipping was not tested")
     calls.clear()
-    later = compared(lambda rows, recorder: ignores(rows, recorder, 1), runs=1)
+    later = compare_loop(lambda rows, recorder: ignores(rows, recorder, 1), runs=1)
     assert later.ok, later.report()
     assert {change.run for change in later.changes if change.moved} == {0, 1}
 
@@ -187,12 +189,12 @@ def check_noise_of_a_constant_seed_is_noticed() -> None:
         torch.manual_seed(0)
         return plain_loop(rows, recorder)
 
-    require_problem(compared(seeded), "the function sets a seed")
+    require_problem(compare_loop(seeded), "the function sets a seed")
 
 
 @check
 def check_releases_that_depend_on_rows_are_caught() -> None:
-    comparison = compared(plain_loop, "skipped batches", rows=data(3), runs=4)
+    comparison = compare_loop(plain_loop, "skipped batches", rows=data(3), runs=4)
     assert not comparison.ok, comparison.report()
     require_problem(comparison, "departs")
 
@@ -202,15 +204,17 @@ NAN = {"a row of NaN": math.nan, "a row of infinity": math.inf}
 
 @check
 def check_rows_of_nan_are_infinite_changes() -> None:
-    comparison = compared(opacus_loop, neighbours=NAN)
+    comparison = compare_loop(opacus_loop, neighbours=NAN)
     assert comparison.largest_ratio == math.inf
     require_problem(comparison, "a row of NaN")
-    assert compared(private_run, neighbours=NAN, runs=1).ok
+    assert compare_loop(private_run, neighbours=NAN, runs=1).ok
 
 
 @check
 def check_neighbours_of_the_claim_are_those_of_the_data() -> None:
-    comparison = compared(lambda rows, recorder: private_run(rows, recorder, "zero_out"), runs=1)
+    comparison = compare_loop(
+        lambda rows, recorder: private_run(rows, recorder, "zero_out"), runs=1
+    )
     require_problem(comparison, "claimed for zero_out neighbours")
 
 

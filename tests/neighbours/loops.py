@@ -30,7 +30,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
-def clipped(gradients: list[Tensor]) -> list[Tensor]:
+def clip_parts(gradients: list[Tensor]) -> list[Tensor]:
     length = torch.cat([part.flatten() for part in gradients]).norm()
     return [part * (CLIP / length).clamp(max=1.0) for part in gradients]
 
@@ -82,15 +82,15 @@ def _sums(
     if bug == "clipped mean":
         if len(x):
             mean = torch.autograd.grad(cross_entropy(model(x), y), parameters)
-            sums = [part * BATCH for part in clipped(list(mean))]
+            sums = [part * BATCH for part in clip_parts(list(mean))]
         return sums
     for row, target in zip(x, y, strict=True):
         loss = cross_entropy(model(row[None]), target[None])
         gradient = list(torch.autograd.grad(loss, parameters))
         if bug == "by layers":
-            parts = [clipped([part])[0] for part in gradient]
+            parts = [clip_parts([part])[0] for part in gradient]
         else:
-            parts = clipped(gradient)
+            parts = clip_parts(gradient)
         for total, part in zip(sums, parts, strict=True):
             total += part
     return sums
@@ -137,12 +137,12 @@ def private_run(rows: Any, recorder: ReleaseRecorder, adjacency: str = "add_remo
     return model
 
 
-def compared(loop: Callable[..., Any], bug: str = "", **options: Any) -> Comparison:
+def compare_loop(loop: Callable[..., Any], bug: str = "", **options: Any) -> Comparison:
     train = functools.partial(loop, bug=bug) if bug else loop
     chosen = {"noise_multiplier": 1.0, **options}
     return compare_runs(train, chosen.pop("rows", data()), **chosen)
 
 
-def require_problem(comparison: Comparison, said: str) -> None:
+def require_problem(comparison: Comparison, text: str) -> None:
     """One of the problems says so."""
-    assert any(said in problem for problem in comparison.problems), comparison.report()
+    assert any(text in problem for problem in comparison.problems), comparison.report()

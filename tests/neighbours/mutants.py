@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "keys stay the operating system's",
         library_releases._known_bytes,
-        "hashlib.shake_256(said)",
-        "hashlib.shake_256(said + str(id(said)).encode() + __import__('os').urandom(8))",
+        "hashlib.shake_256(key)",
+        "hashlib.shake_256(key + str(id(key)).encode() + __import__('os').urandom(8))",
         DRAWS,
     ),
     Mutant(

@@ -12,7 +12,7 @@ from privlearn.publishing.envelopes import Signer
 from privlearn.publishing.hub import download, push_to_hub, verify_on_hub
 from tests.publishing import checks as publishing_checks
 from tests.publishing.checks_envelopes import NAME as ENVELOPE
-from tests.publishing.checks_envelopes import holding, made, public
+from tests.publishing.checks_envelopes import hold_file, make_folder, public
 from tests.publishing.small_hub import NAME, Repository, SmallHub, small_hub
 from tests.support.checks import check, must_raise
 
@@ -27,14 +27,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def holding_a_model(hub: SmallHub) -> Repository:
     """A repository whose branch `main` is the published folder of the tests."""
     repository = hub.create()
-    repository.commit({**repository.files, **files_of(made()[0])})
+    repository.commit({**repository.files, **files_of(make_folder()[0])})
     return repository
 
 
 @check
 def check_what_is_pushed_is_what_verifies() -> None:
     """The bytes of the folder and no others, in a new repository; its address verifies."""
-    with small_hub() as hub, holding(form.export(made()[0], "in-toto", sign=made()[1])) as folder:
+    published, key, *_ = make_folder()
+    statement = form.export(published, "in-toto", sign=key)
+    with small_hub() as hub, hold_file(statement) as folder:
         commit = push_to_hub(folder, NAME, private=True)
         repository = hub.repositories[NAME]
         assert repository.private
@@ -44,7 +46,7 @@ def check_what_is_pushed_is_what_verifies() -> None:
         weights = pushed["model.safetensors"]
         assert hub.large == {hashlib.sha256(weights).hexdigest(): weights}
         for revision in ("", "@main", f"@{commit}"):
-            signer = Signer(public_key=public(made()[1]))
+            signer = Signer(public_key=public(make_folder()[1]))
             checked = verify_on_hub(ADDRESS + revision, signer=signer)
             assert checked.verification.ok, checked.verification.problems
             assert checked.verification.attested_by
@@ -58,16 +60,16 @@ def check_a_folder_that_does_not_verify_is_not_pushed() -> None:
     """Nothing is sent, and no repository is made."""
     with small_hub() as hub:
         for name, text in (("adapter.bin", b""), (ENVELOPE, b"{}"), ("audit.json", b"{}")):
-            with holding(text, name) as folder:
+            with hold_file(text, name) as folder:
                 must_raise(CertificateMismatch, lambda: push_to_hub(folder, NAME))
-        must_raise(BadInput, lambda: push_to_hub(made()[0].parent, NAME))
+        must_raise(BadInput, lambda: push_to_hub(make_folder()[0].parent, NAME))
         assert not hub.asked
 
 
 @check
 def check_hidden_files_are_not_pushed() -> None:
     """They pass with a warning, and may be of anything, such as an editor's copy of the data."""
-    with small_hub() as hub, holding(b"private", ".data.csv.swp") as folder:
+    with small_hub() as hub, hold_file(b"private", ".data.csv.swp") as folder:
         assert pv.verify(folder).ok
         push_to_hub(folder, NAME)
         assert ".data.csv.swp" not in hub.repositories[NAME].files
@@ -80,7 +82,7 @@ def check_repositories_with_other_files_are_refused() -> None:
         with small_hub() as hub:
             repository = hub.create()
             before = repository.commit({**repository.files, path: b""})
-            error = must_raise(BadInput, lambda: push_to_hub(made()[0], NAME))
+            error = must_raise(BadInput, lambda: push_to_hub(make_folder()[0], NAME))
             assert path.partition("/")[0] in str(error)
             assert repository.branches["main"] == before
 
@@ -92,8 +94,8 @@ def check_an_earlier_model_is_replaced_as_a_whole() -> None:
         repository = hub.create()
         earlier = {"rows.csv": b"a,label\n", "README.md": b"---\n---\n", ENVELOPE: b"{}"}
         repository.commit({**repository.files, **earlier})
-        push_to_hub(made()[0], NAME)
-        assert set(repository.files) == {ATTRIBUTES, *files_of(made()[0])}
+        push_to_hub(make_folder()[0], NAME)
+        assert set(repository.files) == {ATTRIBUTES, *files_of(make_folder()[0])}
         assert verify_on_hub(ADDRESS).verification.ok
 
 
@@ -101,7 +103,7 @@ def check_an_earlier_model_is_replaced_as_a_whole() -> None:
 def check_what_the_hub_leaves_out_is_noticed() -> None:
     with small_hub() as hub:
         hub.ignored = frozenset({"card.html"})
-        error = must_raise(BadInput, lambda: push_to_hub(made()[0], NAME))
+        error = must_raise(BadInput, lambda: push_to_hub(make_folder()[0], NAME))
         assert "left out card.html" in str(error)
 
 
@@ -117,7 +119,7 @@ def check_a_commit_of_another_meanwhile_is_not_overwritten() -> None:
             return write(place, lines)
 
         hub.write = write_later  # type: ignore[method-assign]
-        error = must_raise(BadInput, lambda: push_to_hub(made()[0], NAME))
+        error = must_raise(BadInput, lambda: push_to_hub(make_folder()[0], NAME))
         assert "the Hub did not do" in str(error)
         assert "privacy.json" not in repository.files
 
@@ -174,7 +176,7 @@ def check_a_branch_that_moves_meanwhile_is_read_at_one_commit() -> None:
 
 @check
 def check_an_edited_file_on_the_hub_does_not_verify() -> None:
-    for name in files_of(made()[0]):
+    for name in files_of(make_folder()[0]):
         with small_hub() as hub:
             repository = holding_a_model(hub)
             edited = {**repository.files, name: repository.files[name] + b" "}
@@ -188,9 +190,9 @@ def check_an_edited_file_on_the_hub_does_not_verify() -> None:
 def check_the_publishers_key_is_asked_for() -> None:
     with small_hub() as hub:
         holding_a_model(hub)
-        checked = verify_on_hub(ADDRESS, key=public(made()[1]))
+        checked = verify_on_hub(ADDRESS, key=public(make_folder()[1]))
         assert "not signed" in " ".join(checked.verification.problems)
-        signer = Signer(public_key=public(made()[1]))
+        signer = Signer(public_key=public(make_folder()[1]))
         assert not verify_on_hub(ADDRESS, signer=signer).verification.ok
 
 
@@ -212,4 +214,4 @@ def check_what_is_not_there_is_refused() -> None:
             assert words in str(error), str(error)
             assert len(str(error)) <= 300
         for name in ("model", "a/b/c", "hf://a/b", "../b", ""):
-            must_raise(BadInput, lambda: push_to_hub(made()[0], name))  # noqa: B023
+            must_raise(BadInput, lambda: push_to_hub(make_folder()[0], name))  # noqa: B023

@@ -232,4 +232,4 @@ test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = su
 @pytest.fixture(scope="module", autouse=True)
 def _published() -> None:
     """The folder is published by the code as it is, before anything is planted."""
-    envelope_checks.made()
+    envelope_checks.make_folder()

@@ -8,7 +8,7 @@ import pytest
 
 from privlearn.publishing import hub
 from tests.publishing import checks_hub
-from tests.publishing.checks_envelopes import made
+from tests.publishing.checks_envelopes import make_folder
 from tests.support.mutant import Mutant, suite_of
 
 UNVERIFIED = "check_a_folder_that_does_not_verify_is_not_pushed"
@@ -124,4 +124,4 @@ test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = su
 def _published() -> None:
     """The folder is published by the code as it is, before anything is planted."""
     assert checks_hub.ADDRESS
-    made()
+    make_folder()

@@ -25,7 +25,7 @@ from privlearn.publishing import attestation, form, forms
 from privlearn.publishing.envelopes import Signer
 from privlearn.publishing.form import export
 from tests.publishing import checks_envelopes as envelope_checks
-from tests.publishing.checks_envelopes import NAME, holding, made, public, statement
+from tests.publishing.checks_envelopes import NAME, hold_file, make_folder, public, statement
 from tests.publishing.deployment_fields import find_strange_fields
 from tests.publishing.small_sigstore import PROVIDER, WHO, SmallSigstore
 
@@ -49,7 +49,7 @@ def curve_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def unsigned() -> Iterator[Path]:
     """The folder without envelopes, in which a test may put some."""
-    folder = made()[0]
+    folder = make_folder()[0]
     yield folder
     for name in ("model.sig", "privacy.sigstore.json", NAME):
         (folder / name).unlink(missing_ok=True)
@@ -62,9 +62,9 @@ def test_securesystemslib_verifies_the_envelope() -> None:
     """The library of in-toto and TUF reads the envelope, and refuses it for another key."""
     dsse = pytest.importorskip("securesystemslib.dsse", reason="securesystemslib is not installed")
     signer = pytest.importorskip("securesystemslib.signer")
-    envelope = dsse.Envelope.from_dict(json.loads(envelope_checks.exported()))
+    envelope = dsse.Envelope.from_dict(json.loads(envelope_checks.export_statement()))
     (keyid,) = envelope.signatures
-    for path, fits in ((made()[1], True), (made()[2], False)):
+    for path, fits in ((make_folder()[1], True), (make_folder()[2], False)):
         key = serialization.load_pem_public_key(public(path).read_bytes())
         assert isinstance(key, ed25519.Ed25519PublicKey)
         known = signer.SSlibKey.from_crypto(key, keyid=keyid)
@@ -86,13 +86,13 @@ def test_in_toto_attestation_reads_the_statement() -> None:
     parsed.validate()
     written = json_format.MessageToJson(parsed.pb).encode()
     assert b'"version": 2.0' in written
-    assert envelope_checks.checked(envelope_checks.sealed(written)).ok
+    assert envelope_checks.verify_holding(envelope_checks.seal(written)).ok
 
 
 def test_a_key_signs_and_verifies_on_the_command_line(
     unsigned: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, key, other = str(unsigned), made()[1], made()[2]
+    folder, key, other = str(unsigned), make_folder()[1], make_folder()[2]
     out = str(unsigned / NAME)
     command = ["export", folder, "--to", "in-toto", "--sign", str(key), "--out", out]
     assert main(command) == 0
@@ -121,7 +121,7 @@ def test_a_key_signs_and_verifies_on_the_command_line(
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    folder, key = made()[0], made()[1]
+    folder, key = make_folder()[0], make_folder()[1]
     for more, said in (
         ({"form": "slsa"}, "one of cyclonedx, in-toto"),
         ({"form": "registry", "sign": key}, "holds no signature"),
@@ -136,7 +136,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=said):
             export(folder, **more)
     with (
-        holding(b"{}") as changed,
+        hold_file(b"{}") as changed,
         pytest.raises(CertificateMismatch, match="does not verify"),
     ):
         export(changed, "registry")
@@ -159,9 +159,9 @@ def test_model_signing_signs_and_verifies_with_a_key(unsigned: Path, curve_key: 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     # an envelope beside it changes nothing, and another key of the same or another kind does
-    with holding(envelope_checks.exported()):
+    with hold_file(envelope_checks.export_statement()):
         assert pv.verify(unsigned, signer=signer).ok
-    other = pv.verify(unsigned, signer=Signer(public_key=public(made()[1])))
+    other = pv.verify(unsigned, signer=Signer(public_key=public(make_folder()[1])))
     assert "model.sig needs a public key on P-256" in " ".join(other.problems)
     bundle = json.loads(signed)
     for change in (
@@ -234,7 +234,7 @@ def test_an_identity_signs_and_is_logged(
     ):
         problems = pv.verify(unsigned, signer=Signer(**{**whom, **change})).problems
         assert f"Sigstore refuses {file}" in " ".join(problems), change
-    assert not pv.verify(unsigned, signer=Signer(public_key=public(made()[1]))).ok
+    assert not pv.verify(unsigned, signer=Signer(public_key=public(make_folder()[1]))).ok
     # nothing of a bundle can be edited: statement, time of the log, signature
     bundle = json.loads(content)
     entry = bundle["verificationMaterial"]["tlogEntries"][0]
@@ -287,7 +287,7 @@ def test_the_bill_of_materials_is_valid() -> None:
         "cyclonedx.validation.json", reason="cyclonedx-python-lib is not installed"
     )
     version = pytest.importorskip("cyclonedx.schema").SchemaVersion.V1_6
-    content = export(made()[0], "cyclonedx", about={"name": "Mine", "version": "2"})
+    content = export(make_folder()[0], "cyclonedx", about={"name": "Mine", "version": "2"})
     validator = validation.JsonStrictValidator(version)
     assert validator.validate_str(content.decode()) is None
     bill = json.loads(content)
@@ -304,7 +304,7 @@ def test_the_bill_of_materials_is_valid() -> None:
     assert float(figures["privlearn:delta"]) == claim["delta"]
     assert figures["privlearn:adjacency"] == claim["adjacency"]
     assert figures["privlearn:unit"] == claim["unit"]
-    assert bill["serialNumber"] == json.loads(export(made()[0], "cyclonedx"))["serialNumber"]
+    assert bill["serialNumber"] == json.loads(export(make_folder()[0], "cyclonedx"))["serialNumber"]
     component["modelCard"]["epsilon"] = 1
     assert validator.validate_str(json.dumps(bill)) is not None
 
@@ -318,9 +318,9 @@ def test_the_registrys_entry_is_valid(tmp_path: Path, capsys: pytest.CaptureFixt
         'intended_use = "\\"quoted\\" # and more"\npublication_date = 2026-07-15\n'
         'data_product_sector = "Healthcare"\nregistry_authors = "me"\nsources = "2026-01-01"\n'
     )
-    assert main(["export", str(made()[0]), "--to", "registry", "--about", str(about)]) == 0
+    assert main(["export", str(make_folder()[0]), "--to", "registry", "--about", str(about)]) == 0
     entry = yaml.safe_load(capsys.readouterr().out)
-    draft = yaml.safe_load(export(made()[0], "registry"))
+    draft = yaml.safe_load(export(make_folder()[0], "registry"))
     for each in (entry, draft):
         assert find_strange_fields(each) == []
         loss = each["deployment"]["privacy_loss"]

@@ -22,7 +22,7 @@ from privlearn.cli import main
 from privlearn.errors import BadInput
 from privlearn.publishing import verify_folders
 from privlearn.publishing.hub import download, push_to_hub
-from tests.publishing.checks_envelopes import made
+from tests.publishing.checks_envelopes import make_folder
 from tests.publishing.checks_hub import ADDRESS, holding_a_model
 from tests.publishing.small_hub import NAME, small_hub
 
@@ -65,7 +65,7 @@ def test_without_the_package_or_a_network_it_says_what_is_missing() -> None:
         with pytest.raises(BadInput, match=r"pip install 'privlearn\[hub\]'"):
             download(ADDRESS)
         with pytest.raises(BadInput, match=r"pip install 'privlearn\[hub\]'"):
-            push_to_hub(made()[0], NAME)
+            push_to_hub(make_folder()[0], NAME)
     from huggingface_hub import constants
 
     with (
@@ -84,7 +84,7 @@ def repository(tmp_path: Path) -> Path:
     """A repository with two published folders, one of them deep in it."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     for name in ("model", "runs/deep/model"):
-        shutil.copytree(made()[0], tmp_path / name)
+        shutil.copytree(make_folder()[0], tmp_path / name)
     (tmp_path / "train.py").write_text("")
     return tmp_path
 
@@ -153,13 +153,13 @@ def test_files_stand_for_their_folders(
 
 
 def test_a_key_has_to_have_signed_every_folder(repository: Path) -> None:
-    assert verify_folders.main([str(repository), "--key", f"{made()[1]}.pub"]) == 1
+    assert verify_folders.main([str(repository), "--key", f"{make_folder()[1]}.pub"]) == 1
 
 
 def test_names_of_folders_command_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(made()[0], tmp_path / "a\n::set-output\x1b[2J")
+    shutil.copytree(make_folder()[0], tmp_path / "a\n::set-output\x1b[2J")
     assert verify_folders.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -201,7 +201,7 @@ def test_the_step_of_the_action_verifies(repository: Path, key: str) -> None:
     inputs = {name: str(each.get("default", "")) for name, each in action()["inputs"].items()}
     inputs |= {"key": key}
     if key:
-        shutil.copy(f"{made()[1]}.pub", repository / key)
+        shutil.copy(f"{make_folder()[1]}.pub", repository / key)
     given = {
         name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: inputs[match[1]], text)
         for name, text in step["env"].items()

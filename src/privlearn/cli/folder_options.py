@@ -47,11 +47,12 @@ FOLDERS = (
     Option(
         "folder",
         "DIR",
-        "a published model; for verify also a declared run, which certify wrote, or "
-        "hf://owner/name[@revision] on the Hugging Face Hub",
-        commands=("verify", "predict", "export"),
+        "a published model, a declared run (which certify wrote), or hf://owner/name[@revision] "
+        "on the Hugging Face Hub",
+        commands=("verify",),
         flag=False,
     ),
+    Option("folder", "DIR", "a published model", commands=("predict", "export"), flag=False),
     Option(
         "ledger",
         "FILE",

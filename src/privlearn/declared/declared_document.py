@@ -155,7 +155,7 @@ class DeclaredRun(Described):
     problems: tuple[str, ...] = ()
 
     @property
-    def refused(self) -> dict[str, str]:
+    def refusals(self) -> dict[str, str]:
         """The mistakes that were seen, a sentence each, by the name of the rule."""
         return dict(self.document["refused"])
 
@@ -341,10 +341,10 @@ def _contradictions(document: dict[str, Any]) -> list[str]:
     first = RunDeclaration(**declared)
     completed = first.completed(run)
     figures = compute_figures(run, completed)
-    stated = document["recomputed_here"]
+    recomputed = document["recomputed_here"]
     problems = []
     for name, price in (("as_recorded", figures.recorded), ("as_declared", figures.declared)):
-        expected, written = _price_of(price), stated[name]
+        expected, written = _price_of(price), recomputed[name]
         if not math.isclose(written["epsilon"], price.epsilon, rel_tol=_AGREE):
             problems.append(
                 f"{DOCUMENT} states epsilon {written['epsilon']:.6g} {name.replace('_', ' ')}: the "
@@ -352,18 +352,18 @@ def _contradictions(document: dict[str, Any]) -> list[str]:
             )
         elif {**expected, "epsilon": written["epsilon"]} != written:
             problems.append(f"{DOCUMENT} states other events, or another price, {name}")
-    if (figures.undoubled is None) != (stated["undoubled"] is None) or (
+    if (figures.undoubled is None) != (recomputed["undoubled"] is None) or (
         figures.undoubled is not None
-        and not math.isclose(stated["undoubled"], figures.undoubled, rel_tol=_AGREE)
+        and not math.isclose(recomputed["undoubled"], figures.undoubled, rel_tol=_AGREE)
     ):
         problems.append(f"{DOCUMENT} states another figure for a sensitivity of one clipping norm")
     if problems:
         return problems
     # The figures agree up to rounding. Sentences are made of those that the document holds.
     written_figures = Figures(
-        _with_epsilon(figures.recorded, stated["as_recorded"]),
-        _with_epsilon(figures.declared, stated["as_declared"]),
-        stated["undoubled"],
+        _with_epsilon(figures.recorded, recomputed["as_recorded"]),
+        _with_epsilon(figures.declared, recomputed["as_declared"]),
+        recomputed["undoubled"],
     )
     theirs = tuple(PeerFigure(**figure) for figure in document["stated_by_others"])
     case = Case(run, completed, first, written_figures, theirs)

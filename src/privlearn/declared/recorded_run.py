@@ -156,16 +156,16 @@ class RunDeclaration:
         Raises:
             BadInput: neither states a delta.
         """
-        stated = {
+        completed = {
             name: getattr(self, name) or getattr(run, name)
             for name in ("examples", "batch_size", "delta")
         }
-        if stated["delta"] is None:
+        if completed["delta"] is None:
             raise BadInput(
                 "no delta was given, and the file states none: give delta=D, the delta at which "
                 "epsilon was claimed"
             )
-        return replace(self, **stated)
+        return replace(self, **completed)
 
 
 def _require_numbers(numbers: RecordedRun | RunDeclaration) -> None:

@@ -352,9 +352,9 @@ def _claims_less(case: Case) -> str | None:
 
 def _differs(case: Case) -> str | None:
     for name, phrase in (("examples", "examples"), ("batch_size", "examples in a batch")):
-        stated, declared = getattr(case.run, name), getattr(case.first, name)
-        if stated is not None and declared is not None and stated != declared:
-            return f"the file states {stated} {phrase}, and {declared} are declared"
+        recorded, declared = getattr(case.run, name), getattr(case.first, name)
+        if recorded is not None and declared is not None and recorded != declared:
+            return f"the file states {recorded} {phrase}, and {declared} are declared"
     for source, number in expected_rounds(case.run, case.declaration).items():
         if source.startswith("the declared") and case.run.rounds > number:
             return (

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, final
@@ -140,9 +141,9 @@ class Comparison(Described):
         )
 
     def _summary(self) -> Summary:
-        said = "nothing contradicts the claim" if self.ok else f"{len(self.problems)} problems"
+        verdict = "nothing contradicts the claim" if self.ok else f"{len(self.problems)} problems"
         return Summary(
-            f"Neighbouring runs: {said}",
+            f"Neighbouring runs: {verdict}",
             [
                 ("largest change", f"{self.largest_ratio:.4g} of the sensitivity"),
                 ("releases", f"{self.releases}, on {self.neighbours} neighbouring data sets"),
@@ -263,7 +264,7 @@ class _RecordedTraining:
         draws = CoupledDraws(
             recording, noise_multiplier=self.noise_multiplier, sensitivity=self.sensitivity
         )
-        with _kept_generators():
+        with _keep_generators():
             _seed_generators(number)
             with recorded_libraries(recording, number, self.rows), draws:
                 try:
@@ -385,8 +386,8 @@ def _vacuous(firsts: list[RunRecording], changes: list[Change], adjacency: str) 
             f"these data are {adjacency} ones: give adjacency={sorted(others)[0]!r}, or another "
             "plan"
         )
-    for said in dict.fromkeys(said for first in firsts for said in first.unclaimed):
-        yield f"{said}, which is not compared: test the other releases by themselves"
+    for release in dict.fromkeys(each for first in firsts for each in first.unclaimed):
+        yield f"{release}, which is not compared: test the other releases by themselves"
     moved = {change.neighbour for change in changes if change.moved}
     if changes and not moved:
         yield (
@@ -481,7 +482,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _time_of(function: Callable[[], Any]) -> float:
-    with _kept_generators():
+    with _keep_generators():
         _seed_generators(0)
         started = time.perf_counter()
         function()
@@ -494,13 +495,13 @@ def _seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class _kept_generators:  # noqa: N801
+@contextmanager
+def _keep_generators() -> Iterator[None]:
     """A block after which the global generators are where they were before."""
-
-    def __enter__(self) -> None:
-        self._states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-
-    def __exit__(self, *error: object) -> None:
-        random.setstate(self._states[0])
-        np.random.set_state(self._states[1])  # noqa: NPY002
-        torch.set_rng_state(self._states[2])
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

@@ -221,9 +221,9 @@ def _generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Genera
     return generators[current if device.index is None else device.index]
 
 
-def _digest(said: bytes) -> int:
+def _digest(content: bytes) -> int:
     """A seed."""
-    return int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
+    return int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
 
 
 def _number(value: Any) -> float | None:

@@ -54,7 +54,7 @@ def _privlearn(recording: RunRecording) -> Iterator[None]:
     drawing_for = streams.NoiseStream.drawing_for
     last: list[Any] = []  # parts of the release that is open
 
-    def recorded(part: Any, multiplier: float, stream: Any) -> tuple[Tensor, ...]:
+    def record_release(part: Any, multiplier: float, stream: Any) -> tuple[Tensor, ...]:
         before = [value.detach().clone() for value in part.values]
         with recording.suspended():
             released: tuple[Tensor, ...] = add_noise(part, multiplier, stream)
@@ -80,7 +80,7 @@ def _privlearn(recording: RunRecording) -> Iterator[None]:
         return drawing_for(stream, values, places)
 
     with (
-        mock.patch.object(release_module, "_add_noise", recorded),
+        mock.patch.object(release_module, "_add_noise", record_release),
         mock.patch.object(streams.NoiseStream, "drawing_for", noted),
     ):
         yield
@@ -116,8 +116,8 @@ def _known_bytes(seed: int) -> Callable[[int | None], bytes]:
 
     def token_bytes(number: int | None = None) -> bytes:
         calls[0] += 1
-        said = f"{seed} {calls[0]}".encode()
-        return hashlib.shake_256(said).digest(32 if number is None else number)
+        key = f"{seed} {calls[0]}".encode()
+        return hashlib.shake_256(key).digest(32 if number is None else number)
 
     return token_bytes
 
@@ -132,15 +132,15 @@ def _opacus(recording: RunRecording) -> Iterator[None]:
     with ExitStack() as stack:
         for kind in _with_subclasses(module.DPOptimizer):
             if "add_noise" in vars(kind):
-                recorded = _opacus_noise(vars(kind)["add_noise"], recording)
-                stack.enter_context(mock.patch.object(kind, "add_noise", recorded))
+                record_release = _opacus_noise(vars(kind)["add_noise"], recording)
+                stack.enter_context(mock.patch.object(kind, "add_noise", record_release))
         yield
 
 
 def _opacus_noise(
     add_noise: Callable[[Any], None], recording: RunRecording
 ) -> Callable[[Any], None]:
-    def recorded(optimizer: Any) -> None:
+    def record_release(optimizer: Any) -> None:
         if recording.is_suspended:  # called by a subclass
             add_noise(optimizer)
             return
@@ -155,7 +155,7 @@ def _opacus_noise(
             recording.add(value.view_as(part), part.grad, sensitivity=sensitivity, noise_std=std)
         recording.close()
 
-    return recorded
+    return record_release
 
 
 def _with_subclasses(kind: Any) -> Iterator[Any]:

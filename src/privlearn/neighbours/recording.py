@@ -158,9 +158,9 @@ class RunRecording:
             Diverged: the first run released nothing here, or something of another shape.
         """
         assert self._open is not None
-        kept = after.detach().clone()
+        noisy = after.detach().clone()
         self._open.pieces.append(
-            NoisyTensor(before.detach().double().clone(), kept, sensitivity, noise_std, part)
+            NoisyTensor(before.detach().double().clone(), noisy, sensitivity, noise_std, part)
         )
         if self.replay is None:
             return

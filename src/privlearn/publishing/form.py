@@ -152,7 +152,7 @@ def _read_verified(folder: str | Path) -> Published:
             f"{folder} does not verify: {verification.problems[0]}. Export an unchanged copy"
         )
     if around := ENVELOPES & set(contents.strangers):
-        # what is said of signatures is no part of what the certificate states
+        # warnings of signatures are no part of the certificate
         others = tuple(name for name in contents.strangers if name not in around)
         verification = verify_contents(replace(contents, strangers=others))
     certificate = parse(contents.files[CERTIFICATE])

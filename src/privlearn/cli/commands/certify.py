@@ -32,14 +32,14 @@ def run(request: Request) -> int:
         new_folder.write(out, declared.files())
     if request.json:
         screen.print_json(dict(declared.document))
-        return 1 if declared.refused else 0
+        return 1 if declared.refusals else 0
     _print_figures(declared)
     if out is not None:
         screen.notes.print(
             f"written to {screen.plain(out)}: README.md is the card, and `privlearn verify` "
             "computes it again"
         )
-    return 1 if declared.refused else 0
+    return 1 if declared.refusals else 0
 
 
 def _read(path: Path) -> bytes:
@@ -88,11 +88,11 @@ def _print_figures(declared: DeclaredRun) -> None:
     for label, text in figure_rows(document):
         table.add_row(screen.plain(label), screen.plain(text))
     out.print(table)
-    for name, text in declared.refused.items():
+    for name, text in declared.refusals.items():
         out.print(f"{screen.style('red bold')}refused{screen.END} {name}: {screen.plain(text)}.")
     for name, text in document["unchecked"].items():
         out.print(f"not looked at: {name}, since {screen.plain(text)}.")
-    if not declared.refused:
+    if not declared.refusals:
         out.print(
             "No mistake was seen. Taken on trust, and shown by nothing: how batches were drawn, "
             "that gradients were clipped, and that noise was added."
@@ -107,7 +107,7 @@ def verify_declared_run(request: Request) -> int:
             "ledger. Leave out key= and ledger="
         )
     declared = check_declared_run(request.folder)
-    failed = bool(declared.problems or declared.refused)
+    failed = bool(declared.problems or declared.refusals)
     if request.json:
         screen.print_json(
             {
@@ -115,7 +115,7 @@ def verify_declared_run(request: Request) -> int:
                 "level": declared.document["level"],
                 "arithmetic_holds": not declared.problems,
                 "problems": list(declared.problems),
-                "refused": declared.refused,
+                "refused": declared.refusals,
                 "epsilon_if_declared_truly": declared.epsilon_if_declared_truly,
                 "taken_on_trust": list(declared.taken_on_trust),
             }
@@ -137,7 +137,7 @@ def verify_declared_run(request: Request) -> int:
         f"epsilon {epsilon} at delta {delta_of(declared.document):g}. Nothing here shows that the "
         "run followed them."
     )
-    for rule, text in declared.refused.items():
+    for rule, text in declared.refusals.items():
         out.print(f"{screen.style('red bold')}refused{screen.END} {rule}: {screen.plain(text)}.")
     for text in declared.taken_on_trust:
         out.print(f"  on trust: {screen.plain(text)}")

@@ -14,7 +14,7 @@ from privlearn.core.accounting.guarantee import PrivacyUnit, readable
 from privlearn.core.accounting.ledgers.addresses import database_at
 from privlearn.declared.declared_document import is_declared_run
 from privlearn.publishing import certificate, signing
-from privlearn.publishing.folder import CERTIFICATE, RELEASED
+from privlearn.publishing.folder import CERTIFICATE, ENVELOPES, RELEASED
 from privlearn.publishing.hub import SCHEME, Download, download, is_address
 from privlearn.publishing.verify import Verification, verify
 
@@ -72,7 +72,7 @@ def _report(request: Request, checked: Verification, downloaded: Download | None
             "This proves the arithmetic, and that the files are those of the certificate. That "
             "this was the run is the publisher's word."
         )
-        out.print(_who(checked, request.key))
+        out.print(_who(checked, request.key, Path(request.folder)))
         for signer in checked.attested_by:
             out.print(f"An envelope around it is signed by {screen.plain(signer)}.")
     else:
@@ -126,10 +126,12 @@ def _signer(request: Request) -> Signer | None:
     return Signer(**{name: request.values[name] for name in names})
 
 
-def _who(checked: Verification, key: str | None) -> str:
+def _who(checked: Verification, key: str | None, folder: Path) -> str:
     """Whose word it is."""
     if checked.signed_by is None and checked.attested_by:
         return "The certificate itself is not signed."
+    if checked.signed_by is None and any((folder / name).exists() for name in ENVELOPES):
+        return "The certificate itself is not signed, and the envelopes around it were not checked."
     if checked.signed_by is None:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:

@@ -28,20 +28,20 @@ _WHERE = "dp-accounting, as privlearn.declared.readers.dp_accounting.describe ma
 _DEEPEST = 20
 
 
-def describe(event: Any, accountant: Any = None, **stated: Any) -> dict[str, Any]:
+def describe(event: Any, accountant: Any = None, **figures: Any) -> dict[str, Any]:
     """A `DpEvent` of dp-accounting as plain values for `json.dump`.
 
     Args:
         event: of dp-accounting.
         accountant: the accountant that priced it, which says the neighbours; None: add or remove
             one, as accountants of dp-accounting take it by default.
-        stated: what was stated of the run: `epsilon`, `delta`, `examples` and `batch_size`.
+        figures: what the run states: `epsilon`, `delta`, `examples` and `batch_size`.
     """
     relation = "ADD_OR_REMOVE_ONE" if accountant is None else accountant.neighboring_relation.name
     return {
         "neighboring_relation": relation,
         "accountant": "" if accountant is None else type(accountant).__name__,
-        **stated,
+        **figures,
         "event": _fields_of_event(event.to_named_tuple()),
     }
 
@@ -73,7 +73,7 @@ def read(content: bytes) -> RecordedRun:
         accountant=str(whole.get("accountant", ""))[:40],
         neighbours=_read_neighbours(whole),
         steps=merge_steps(read_steps(event)),
-        **read_stated(whole),
+        **read_figures(whole),
     )
 
 
@@ -86,12 +86,12 @@ def _read_neighbours(whole: dict[str, Any]) -> Adjacency:
     return NEIGHBOURS[relation]
 
 
-def read_stated(whole: dict[str, Any]) -> dict[str, Any]:
+def read_figures(whole: dict[str, Any]) -> dict[str, Any]:
     """The figures beside the events, where there are any."""
-    stated: dict[str, Any] = {
+    figures: dict[str, Any] = {
         name: number_of(whole[name], name) for name in ("epsilon", "delta") if name in whole
     }
-    return stated | {
+    return figures | {
         name: whole_number_of(whole[name], name)
         for name in ("examples", "batch_size")
         if name in whole

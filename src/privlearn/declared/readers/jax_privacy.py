@@ -29,14 +29,14 @@ _DECISIVE = (
 )
 
 
-def describe(config: Any, num_updates: int | None = None, **stated: Any) -> dict[str, Any]:
+def describe(config: Any, num_updates: int | None = None, **figures: Any) -> dict[str, Any]:
     """A configuration of jax-privacy as plain values for `json.dump`.
 
     Args:
         config: a `DpParams`, or a `BandMFExecutionPlanConfig`, whose noise is calibrated now if it
             has a target.
         num_updates: steps of the run, for `DpParams`.
-        stated: what was stated of the run, such as `epsilon`.
+        figures: what the run states, such as `epsilon`.
     """
     if hasattr(config, "plan"):
         described = dp_accounting.describe(config.plan.dp_event, config.accountant)
@@ -49,7 +49,7 @@ def describe(config: Any, num_updates: int | None = None, **stated: Any) -> dict
             "bands": len(config.strategy),
             **figures,
             **examples,
-            **stated,
+            **figures,
         }
     values = {name: getattr(config, name) for name in _DECISIVE}
     values["batch_sizes"] = _plain(config.batch_sizes)
@@ -58,7 +58,7 @@ def describe(config: Any, num_updates: int | None = None, **stated: Any) -> dict
         **{name: _plain(value) for name, value in values.items()},
         "sampling_method": config.sampling_method.name,
         "num_updates": num_updates,
-        **stated,
+        **figures,
     }
 
 

@@ -56,12 +56,12 @@ def make_entry(published: Published, about: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         BadInput: a date that is none.
     """
-    said = {
+    entered = {
         name: f"To be completed: {what}" for name, what in _ABOUT.items() if name not in _OPTIONAL
     }
-    said["name"] = published.contents.path.resolve().name
-    said["publication_date"] = f"{datetime.now(UTC):%Y-%m-%d}"
-    filled = {**said, **about}
+    entered["name"] = published.contents.path.resolve().name
+    entered["publication_date"] = f"{datetime.now(UTC):%Y-%m-%d}"
+    filled = {**entered, **about}
     filled |= {
         name: [str(one) for one in filled[name]]
         if isinstance(filled[name], list | tuple)

@@ -206,7 +206,7 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     Args:
         event: a tree of mechanisms that have a dominating pair.
         h: the grid step; by default fine enough for an excess of about 0.03% of epsilon, and up to
-            0.3% for partitions at little noise.
+            0.7% for partitions at little noise.
         negligible: the mass that tails and windows may move to infinity, in all.
 
     Raises:

@@ -60,8 +60,8 @@ _MOST_BATCHES, _MOST_NOISE = 10**7, 4e5
 
 
 def within_reach(batches: int, sigma: float) -> tuple[int, float]:
-    """Batches and noise multiplier as they are, or fewer and less where epsilon is about 1e-5 or
-    below: an upper bound.
+    """Batches and noise multiplier as they are, or fewer and less where there are more than 10^7
+    batches, or hardly any loss: an upper bound.
 
     The mean of fewer independent ratios is larger in convex order, and less noise costs more.
     """
