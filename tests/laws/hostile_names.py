@@ -266,6 +266,8 @@ def doors(folder: Path) -> dict[str, Call]:
         "huggingface.PrivateSeq2SeqTrainer": Call(
             hf.PrivateSeq2SeqTrainer, model=Made(small_net), args=None
         ),
+        "flower.FlowerTeachers": Call(pv.flower.FlowerTeachers, grid=None, count=3, timeout=60.0),
+        "flower.teacher_app": Call(pv.flower.teacher_app, load=Made(lambda: len)),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),

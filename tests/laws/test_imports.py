@@ -31,7 +31,7 @@ PRIVATE_ACCESSES = 10
 #: Private files of the package that are no part of what is imported.
 ENTRIES = {"__init__.py", "__main__.py"}
 #: Rooms in which other libraries' loops take the steps of a run.
-DOORS = ("huggingface/", "lightning/", "opacus/", "sklearn/")
+DOORS = ("flower/", "huggingface/", "lightning/", "opacus/", "sklearn/")
 #: Attributes of a `Run` that hold its inner parts: for the files that train, and for tests.
 INNER_PARTS = {"session", "task"}
 
