@@ -631,7 +631,7 @@ OTHERS: dict[str, Callable[[], Result]] = {
     "scikit-learn, a pipeline": lambda: _pipeline(),
     "features in a folder": lambda: _from_a_folder(),
     "scattering": lambda: sgd(
-        data=dataset(40, (1, 16, 16)), front=(Scatter(J=2, kept=30),), model=built("linear")
+        data=dataset(40, (1, 16, 16)), front=(Scatter(J=2, kept=3),), model=built("linear")
     ),
     "raw, wider": lambda: train(
         dataset(80, IMAGES), epsilon=4.0, features="raw", model="mlp:9", streams=Streams.new(2)
