@@ -1,6 +1,5 @@
 import privlearn_segmentation as _segmentation
 from privlearn import errors as errors
-from privlearn import flower as flower
 from privlearn import huggingface as huggingface
 from privlearn import lightning as lightning
 from privlearn import models as models

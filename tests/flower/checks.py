@@ -49,3 +49,8 @@ def check_replaced_records_and_kept_keys_are_refused_at_sites() -> None:
 @check
 def check_an_absent_site_counts_as_a_teacher() -> None:
     _parts().test_a_site_that_is_not_connected_counts_as_a_teacher_without_an_answer()
+
+
+@check
+def check_a_site_answers_for_itself_alone() -> None:
+    _parts().test_a_site_cannot_answer_in_the_name_of_another()

@@ -9,10 +9,18 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from privlearn.flower import teacher_client, teachers
+from privlearn.methods.pate import ensemble
 
 CLAIM = "check_one_site_moves_counts_by_the_claim_whatever_it_sends"
 REFUSED = "check_replaced_records_and_kept_keys_are_refused_at_sites"
 MUTANTS = [
+    Mutant(
+        "a site answers in the name of another",
+        teachers.FlowerTeachers._collect,
+        "if asked_nodes.get(asked) == reply.metadata.src_node_id:",
+        "if asked in asked_nodes:",
+        "check_a_site_answers_for_itself_alone",
+    ),
     Mutant(
         "the last reply of a site counts",
         teachers.FlowerTeachers._collect,
@@ -43,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         "a record may move from site to site",
-        teachers.FlowerTeachers.require_covered,
+        ensemble.PredictedElsewhere.require_covered,
         "if adjacency is Adjacency.REPLACE_ONE:",
         "if False:",
         REFUSED,

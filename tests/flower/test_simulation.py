@@ -21,6 +21,7 @@ from flwr.simulation import run_simulation
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 import privlearn as pv
+from privlearn.flower import FlowerTeachers, teacher_app
 
 SITES = 3
 x, y = load_digits(return_X_y=True)
@@ -39,14 +40,14 @@ server_app = ServerApp()
 def main(grid, context):
     votes = pv.teachers.Votes(10)
     plan = pv.teachers.PatePlan(40, SITES, votes).calibrate(epsilon=8, delta=1e-3)
-    teachers = pv.flower.FlowerTeachers(grid, SITES, timeout=120)
+    teachers = FlowerTeachers(grid, SITES, timeout=120)
     student = pv.teachers.Student(lambda shape: torch.nn.Linear(64, 10))
     result = pv.pate(plan, teachers, None, x[1200:1400], student)
     assert result.private_diagnostics["teachers_without_answers"] == 0
     pv.publish(result, sys.argv[1], delta=1e-3)
 
 
-run_simulation(server_app, pv.flower.teacher_app(load), num_supernodes=SITES)
+run_simulation(server_app, teacher_app(load), num_supernodes=SITES)
 """
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import privlearn as pv
+from privlearn import flower
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.data.schema import Number, Schema
 from privlearn.loop import LoopSettings
@@ -266,8 +267,8 @@ def doors(folder: Path) -> dict[str, Call]:
         "huggingface.PrivateSeq2SeqTrainer": Call(
             hf.PrivateSeq2SeqTrainer, model=Made(small_net), args=None
         ),
-        "flower.FlowerTeachers": Call(pv.flower.FlowerTeachers, grid=None, count=3, timeout=60.0),
-        "flower.teacher_app": Call(pv.flower.teacher_app, load=Made(lambda: len)),
+        "flower.FlowerTeachers": Call(flower.FlowerTeachers, grid=None, count=3, timeout=60.0),
+        "flower.teacher_app": Call(flower.teacher_app, load=Made(lambda: len)),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),
@@ -664,6 +665,7 @@ def public_names() -> set[str]:
     """The functions and classes in front, and those of the public modules."""
     front = {name for name in pv.__all__ if not isinstance(getattr(pv, name), types.ModuleType)}
     modules = {name: getattr(pv, name) for name in pv.__all__ if name not in front}
+    modules["flower"] = flower  # a door that is imported by its own name
     return front | {
         f"{name}.{own}"
         for name, module in modules.items()

@@ -1,7 +1,7 @@
 """PATE over Flower: hospitals keep their records, and answer a server's public questions.
 
-`pv.flower.teacher_app(load)` is what each hospital runs, `pv.flower.FlowerTeachers(grid, count)`
-what the server gives to `pv.pate`. Flower has to be installed (`pip install privlearn[flower]`).
+`teacher_app(load)` is what each hospital runs, `FlowerTeachers(grid, count)` what the server gives
+to `pv.pate`. Flower has to be installed (`pip install privlearn[flower]`).
 """
 
 from __future__ import annotations

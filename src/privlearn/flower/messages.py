@@ -12,8 +12,9 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-#: The kind of message that asks a teacher.
-ASK = "query.teacher"
+#: What a teacher is asked, and the kind of message that asks it.
+QUESTION = "teacher"
+ASK = f"query.{QUESTION}"
 _ANSWERS, _INPUTS = "answers", "inputs"
 
 

@@ -11,13 +11,17 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from privlearn.core.devices import PROCESSOR
 from privlearn.errors import BadInput
-from privlearn.flower.messages import ASK, pack_answers, unpack_inputs
+from privlearn.flower.messages import QUESTION, pack_answers, unpack_inputs
 
 #: Loads or trains a site's teacher.
 LoadTeacher = Callable[[Context], Any]
+
+#: Rows that a network sees at once.
+_ROWS_AT_ONCE = 1000
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ def teacher_app(load: LoadTeacher) -> ClientApp:
             classes, or scores for each class, or numbers of the targets' shape.
 
     Raises:
-        BadInput: `load` is no function.
+        BadInput: `load` is not a function.
     """
     if not callable(load):
         raise BadInput(
@@ -46,7 +50,7 @@ def teacher_app(load: LoadTeacher) -> ClientApp:
         )
     app = ClientApp()
 
-    @app.query(ASK.removeprefix("query."))
+    @app.query(QUESTION)
     def answer(message: Message, context: Context) -> Message:
         try:
             answers = _ask(load(context), unpack_inputs(message.content))
@@ -60,8 +64,14 @@ def teacher_app(load: LoadTeacher) -> ClientApp:
 
 def _ask(teacher: Any, inputs: NDArray[Any]) -> NDArray[Any]:
     if isinstance(teacher, nn.Module):
-        with torch.no_grad():
-            answers = teacher.eval()(torch.from_numpy(inputs))
-        return np.asarray(answers)
+        return _predict(teacher.eval(), torch.from_numpy(inputs)).numpy()
     predict = getattr(teacher, "predict", teacher)
     return np.asarray(predict(inputs))
+
+
+def _predict(network: nn.Module, inputs: Tensor) -> Tensor:
+    """What a network says, on the device where its parameters are."""
+    device = next((parameter.device for parameter in network.parameters()), PROCESSOR)
+    with torch.no_grad():
+        batches = [network(rows.to(device)) for rows in inputs.split(_ROWS_AT_ONCE)]  # type: ignore[no-untyped-call]
+        return torch.cat(batches).to(PROCESSOR)

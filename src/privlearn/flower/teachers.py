@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from privlearn._checks import count as whole_number
 from privlearn._checks import positive
-from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.flower.messages import ASK, pack_inputs, unpack_answers
-from privlearn.methods.pate.ensemble import Progress, Teachers
+from privlearn.methods.pate.ensemble import PredictedElsewhere, Progress
 from privlearn.methods.pate.sums import Shapes
 
 #: Seconds between two looks at what has arrived.
@@ -26,7 +25,7 @@ _PAUSE = 0.1
 
 
 @final
-class FlowerTeachers(Teachers):
+class FlowerTeachers(PredictedElsewhere):
     """The teachers of a Flower federation: one at each site, asked through the server's `grid`.
 
     A site that is not connected, fails, answers late or sends what is of no use counts as a teacher
@@ -54,23 +53,6 @@ class FlowerTeachers(Teachers):
     def count(self) -> int:
         """How many there are."""
         return self._count
-
-    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-        """Refuse neighbours of which one record may be at two sites.
-
-        Raises:
-            BadInput: replace-one neighbours: a record and its replacement may be at two sites.
-        """
-        if adjacency is Adjacency.REPLACE_ONE:
-            raise BadInput(
-                "a record that is replaced may be at one site and the other record at another, so "
-                "that two answers change, and the plan is for one: use add_remove or zero_out "
-                "neighbours with teachers at sites"
-            )
-
-    def describe(self) -> dict[str, Any]:
-        """That their predictions were made elsewhere, and given to the server."""
-        return {"source": "given"}
 
     def determined(self, inputs: Tensor) -> dict[str, str]:
         """Refuse kept keys: sites may answer otherwise when they are asked again, and the same
@@ -125,15 +107,21 @@ class FlowerTeachers(Teachers):
     def _collect(self, requests: list[Message], progress: Progress | None) -> list[Message | None]:
         """The first reply to each request, in their order; None where there was none in time."""
         identifiers = list(self._grid.push_messages(requests))
+        asked_nodes = {
+            identifier: request.metadata.dst_node_id
+            for identifier, request in zip(identifiers, requests, strict=True)
+        }
         replies: dict[str, Message] = {}
         until = time.monotonic() + self._timeout
         while True:
             waiting = [each for each in identifiers if each not in replies]
-            for reply in self._grid.pull_messages(waiting) if waiting else ():
+            arrived = list(self._grid.pull_messages(waiting)) if waiting else []
+            for reply in arrived:
                 asked = reply.metadata.reply_to_message_id
-                if asked in waiting:
+                # a site answers for itself alone: one that fills in for another moves two answers
+                if asked_nodes.get(asked) == reply.metadata.src_node_id:
                     replies.setdefault(asked, reply)
-            if progress:
+            if progress and arrived:
                 progress(len(replies), self._count)
             if len(replies) == len(identifiers) or time.monotonic() >= until:
                 return [replies.get(each) for each in identifiers]

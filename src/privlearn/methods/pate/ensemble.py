@@ -107,9 +107,30 @@ class Teachers:
         """
 
 
+class PredictedElsewhere(Teachers):
+    """An ensemble whose predictions are made elsewhere, from records that are not here."""
+
+    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
+        """Nothing is known here of who learned from what.
+
+        Raises:
+            BadInput: replace-one neighbours: a record and its replacement may be with two teachers.
+        """
+        if adjacency is Adjacency.REPLACE_ONE:
+            raise BadInput(
+                "a record that is replaced may be with one teacher and the other record with "
+                "another, so that two answers change, and the plan is for one: use add_remove or "
+                "zero_out neighbours with given predictions"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """That their predictions were given."""
+        return {"source": "given"}
+
+
 @checked
 @final
-class Given(Teachers):
+class Given(PredictedElsewhere):
     """Predictions that were made elsewhere: hospitals, say, which need not share anything else.
 
     That each record was with one teacher, whatever other records there are, is their maker's word.
@@ -148,23 +169,6 @@ class Given(Teachers):
     def count(self) -> int:
         """How many there are."""
         return len(self._paths)
-
-    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-        """Nothing is known here of who learned from what.
-
-        Raises:
-            BadInput: replace-one neighbours: a record and its replacement may be with two teachers.
-        """
-        if adjacency is Adjacency.REPLACE_ONE:
-            raise BadInput(
-                "a record that is replaced may be with one teacher and the other record with "
-                "another, so that two answers change, and the plan is for one: use add_remove or "
-                "zero_out neighbours with given predictions"
-            )
-
-    def describe(self) -> dict[str, Any]:
-        """That their predictions were given."""
-        return {"source": "given"}
 
     def determined(self, inputs: Tensor) -> dict[str, str]:
         """A digest of what the files hold."""
