@@ -8,7 +8,7 @@ from tests.support.mutant import Mutant, suite_of
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from privlearn.flower import teacher_client, teachers
+from privlearn.flower import requests, teacher_client, teachers
 from privlearn.methods.pate import ensemble
 
 CLAIM = "check_one_site_moves_counts_by_the_claim_whatever_it_sends"
@@ -16,14 +16,14 @@ REFUSED = "check_replaced_records_and_kept_keys_are_refused_at_sites"
 MUTANTS = [
     Mutant(
         "a site answers in the name of another",
-        teachers.FlowerTeachers._collect,
+        requests.collect_replies,
         "if asked_nodes.get(asked) == reply.metadata.src_node_id:",
         "if asked in asked_nodes:",
         "check_a_site_answers_for_itself_alone",
     ),
     Mutant(
         "the last reply of a site counts",
-        teachers.FlowerTeachers._collect,
+        requests.collect_replies,
         "replies.setdefault(asked, reply)",
         "replies[asked] = reply",
         CLAIM,
@@ -44,8 +44,8 @@ MUTANTS = [
     ),
     Mutant(
         "more sites than teachers are asked",
-        teachers.FlowerTeachers._await_nodes,
-        "if len(nodes) > self._count:",
+        requests.await_nodes,
+        "if len(nodes) > count:",
         "if False:",
         "check_more_sites_than_teachers_are_refused_before_anything_is_asked",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import final
 
@@ -17,11 +16,9 @@ from privlearn._checks import positive
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.flower.messages import ASK, pack_inputs, unpack_answers
+from privlearn.flower.requests import await_nodes, collect_replies
 from privlearn.methods.pate.ensemble import PredictedElsewhere, Progress
 from privlearn.methods.pate.sums import Shapes
-
-#: Seconds between two looks at what has arrived.
-_PAUSE = 0.1
 
 
 @final
@@ -79,53 +76,15 @@ class FlowerTeachers(PredictedElsewhere):
             BadInput: more sites are connected than the federation is said to have; nothing was
                 asked or charged.
         """
-        nodes = self._await_nodes()
+        nodes = await_nodes(self._grid, self._count, self._timeout)
         content = np.ascontiguousarray(inputs.numpy())
         requests = [
             Message(pack_inputs(content), dst_node_id=node, message_type=ASK) for node in nodes
         ]
-        replies = self._collect(requests, progress)
+        replies = collect_replies(self._grid, requests, self._timeout, progress)
         absent = self._count - len(nodes)
         yield from (_read(reply) for reply in replies)
         yield from [None] * absent
-
-    def _await_nodes(self) -> list[int]:
-        """The nodes that are connected, once all are or the time is up."""
-        until = time.monotonic() + self._timeout
-        while True:
-            nodes = sorted(self._grid.get_node_ids())
-            if len(nodes) > self._count:
-                raise BadInput(
-                    f"{len(nodes)} nodes are connected, and the federation is said to have "
-                    f"{self._count} sites: the noise follows from that number. Nothing was asked "
-                    f"or charged. Use a plan of {len(nodes)} teachers and count={len(nodes)}"
-                )
-            if len(nodes) == self._count or time.monotonic() >= until:
-                return nodes
-            time.sleep(_PAUSE)
-
-    def _collect(self, requests: list[Message], progress: Progress | None) -> list[Message | None]:
-        """The first reply to each request, in their order; None where there was none in time."""
-        identifiers = list(self._grid.push_messages(requests))
-        asked_nodes = {
-            identifier: request.metadata.dst_node_id
-            for identifier, request in zip(identifiers, requests, strict=True)
-        }
-        replies: dict[str, Message] = {}
-        until = time.monotonic() + self._timeout
-        while True:
-            waiting = [each for each in identifiers if each not in replies]
-            arrived = list(self._grid.pull_messages(waiting)) if waiting else []
-            for reply in arrived:
-                asked = reply.metadata.reply_to_message_id
-                # a site answers for itself alone: one that fills in for another moves two answers
-                if asked_nodes.get(asked) == reply.metadata.src_node_id:
-                    replies.setdefault(asked, reply)
-            if progress and arrived:
-                progress(len(replies), self._count)
-            if len(replies) == len(identifiers) or time.monotonic() >= until:
-                return [replies.get(each) for each in identifiers]
-            time.sleep(_PAUSE)
 
 
 def _read(reply: Message | None) -> Tensor | None:

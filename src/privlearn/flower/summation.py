@@ -1,0 +1,153 @@
+"""Sums over the nodes of a federation of one integer vector from each.
+
+A summation has two halves: `serve` is called at a node and registers what answers, `add_up` is
+called at the server. Nodes answer the summation that they serve and no other, so a server cannot
+make them send in the clear what they would send masked.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from privlearn.flower.messages import pack_answers, unpack_answers
+from privlearn.flower.requests import Progress, collect_replies
+
+_log = logging.getLogger(__name__)
+
+#: Computes a node's integers (int64, one dimension) from a request, or None where it has none.
+Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """A sum over nodes.
+
+    Attributes:
+        values: the sum, int64, shape (size,).
+        nodes: the nodes whose integers are in it: private.
+    """
+
+    values: NDArray[np.int64]
+    nodes: tuple[int, ...]
+
+
+class Summation(ABC):
+    """A way to add up integer vectors of the nodes of a federation."""
+
+    #: What the server sees, in words, for the card.
+    server_sees: ClassVar[str]
+
+    @abstractmethod
+    def serve(self, app: ClientApp, question: str, compute: Compute) -> None:
+        """Answer requests for a sum at a node.
+
+        Args:
+            app: the node's app.
+            question: what is asked: a name of letters, digits and underscores.
+            compute: computes the node's integers. Whatever fails in it is logged at the node and
+                counts as having none.
+        """
+
+    @abstractmethod
+    def add_up(
+        self,
+        grid: Grid,
+        nodes: Sequence[int],
+        question: str,
+        content: RecordDict,
+        *,
+        size: int,
+        bound: int,
+        timeout: float,
+        progress: Progress | None = None,
+    ) -> Total:
+        """The sum of the nodes' integers, at the server.
+
+        A node that is absent, late, fails or sends what is of no use is not in the sum, and nothing
+        says so but the total's nodes.
+
+        Args:
+            grid: what Flower gives to the server app.
+            nodes: whom to ask.
+            question: what is asked, as at `serve`.
+            content: the public request, the same for all.
+            size: how many integers each node sends.
+            bound: the largest absolute value of an integer that a node may send.
+            timeout: seconds to wait for each round of replies.
+            progress: called as replies arrive.
+        """
+
+
+@final
+class InTheClear(Summation):
+    """Each node sends its integers to the server, which adds them up and can read each."""
+
+    server_sees = "each site's answers"
+
+    def serve(self, app: ClientApp, question: str, compute: Compute) -> None:
+        """Answer with the integers themselves."""
+
+        @app.query(question)
+        def answer(message: Message, context: Context) -> Message:
+            integers = try_to_compute(compute, message, context)
+            return Message(pack_answers(integers), reply_to=message)
+
+    def add_up(
+        self,
+        grid: Grid,
+        nodes: Sequence[int],
+        question: str,
+        content: RecordDict,
+        *,
+        size: int,
+        bound: int,
+        timeout: float,
+        progress: Progress | None = None,
+    ) -> Total:
+        """The sum of what arrives and is within the bound."""
+        kind = f"query.{question}"
+        requests = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
+        replies = collect_replies(grid, requests, timeout, progress)
+        values = np.zeros(size, np.int64)
+        added = []
+        for node, reply in zip(nodes, replies, strict=True):
+            integers = read_integers(reply, size, bound)
+            if integers is not None:
+                values += integers
+                added.append(node)
+        return Total(values, tuple(added))
+
+
+def try_to_compute(
+    compute: Compute, message: Message, context: Context
+) -> NDArray[np.int64] | None:
+    """What `compute` returns; None where it fails, and its error goes to the node's log alone."""
+    try:
+        return compute(message.content, context)
+    except Exception:
+        _log.exception("this site has no answer, and the server gets an empty reply")
+        return None
+
+
+def read_integers(reply: Message | None, size: int, bound: int) -> NDArray[np.int64] | None:
+    """The integers of a reply; None for anything else, whatever it is."""
+    if reply is None or reply.has_error():
+        return None
+    try:
+        integers = unpack_answers(reply.content)
+    except Exception:
+        return None
+    if integers.dtype != np.int64 or integers.shape != (size,):
+        return None
+    # not by abs(), which is negative for the smallest integer
+    return integers if bool(((integers >= -bound) & (integers <= bound)).all()) else None
