@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
 
 
-@dataclass(frozen=True, eq=False)
+@final
+@dataclass(frozen=True, eq=False, repr=False)
 class Total:
     """A sum over nodes.
 

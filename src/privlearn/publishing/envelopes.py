@@ -31,7 +31,7 @@ _LARGEST, _MOST = 1 << 20, 16
 #: What model-signing calls its predicate, and how files are hashed in the form that is read.
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
 #: The extra that brings a package, where it is another than `signing`.
-_EXTRAS = {"cyclonedx": "bom", "huggingface_hub": "hub"}
+_EXTRAS = {"cyclonedx": "bom", "huggingface_hub": "hub", "mlflow": "mlflow"}
 _DSSE_FIELDS = {"payload", "payloadType", "signatures"}
 _BUNDLE_FIELDS = {"mediaType", "verificationMaterial", "dsseEnvelope"}
 
