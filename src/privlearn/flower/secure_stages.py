@@ -286,7 +286,8 @@ def digest_seed(seed: bytes, name: bytes, node: int) -> bytes:
 
 def read_bytes(raw: bytes, width: int | None = None) -> Bytes:
     """Rows of bytes, shape (rows, width)."""
-    return np.frombuffer(raw, np.uint8).reshape(-1, width or len(raw))
+    rows: Bytes = np.frombuffer(raw, np.uint8).reshape(-1, width or len(raw))
+    return rows
 
 
 def _public_keys(round_: Round) -> bytes:
