@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 Groups = dict[int, set[int]]
 
+_LEAVES = "this site leaves a secure sum, and the server gets an empty reply: %s"
+
 
 @final
 class SecureSum(Summation):
@@ -144,8 +146,9 @@ class _Site:
         def answer(message: Message, context: Context) -> Message:
             try:
                 content = self._answer(stage, message, context)
-            except Exception:
-                _log.exception("this site leaves a secure sum, and the server gets an empty reply")
+            except Exception as error:
+                # what a refusal says is public; any other error may be a fault of the site's
+                _log.warning(_LEAVES, error, exc_info=not isinstance(error, Refused))
                 content = RecordDict()
             return Message(content, reply_to=message)
 
