@@ -131,3 +131,13 @@ def check_masks_are_of_the_whole_key() -> None:
 @check
 def check_keys_are_bound_to_round_and_nodes() -> None:
     _parts().test_keys_of_pairs_are_one_key_bound_to_round_and_nodes()
+
+
+@check
+def check_a_node_knows_its_number_by_itself() -> None:
+    _parts().test_a_node_knows_its_number_by_itself()
+
+
+@check
+def check_messages_between_nodes_have_a_key_for_each_direction() -> None:
+    _parts().test_messages_between_nodes_have_a_key_for_each_direction()

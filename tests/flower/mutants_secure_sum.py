@@ -210,6 +210,20 @@ MUTANTS = [
         "check_one_wrong_share_does_not_spoil_a_secure_sum",
     ),
     Mutant(
+        "a node takes the number that the server calls it by",
+        secure_sum._Site._answer,
+        "context.node_id",
+        "message.metadata.dst_node_id",
+        "check_a_node_knows_its_number_by_itself",
+    ),
+    Mutant(
+        "messages between nodes have one key both ways",
+        secure_stages._message_key,
+        "in_order = parties if sends else parties[::-1]",
+        "in_order = sorted(parties)",
+        "check_messages_between_nodes_have_a_key_for_each_direction",
+    ),
+    Mutant(
         "a failure at a site is sent to the server",
         secure_sum._Site.answers,
         "content = RecordDict()",

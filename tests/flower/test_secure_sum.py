@@ -563,6 +563,25 @@ def test_a_node_refuses_other_keys_in_its_name_and_keys_of_low_order():
     assert server.refuses(SHARES, 1, nodes, keys)
 
 
+def test_a_node_knows_its_number_by_itself():
+    """A server that calls node 1 by the number of node 2 gets what node 1 sends in its own name."""
+    server = CuriousServer().go_to(SHARES)
+    contexts = dict(server.contexts)
+    server.contexts[2] = contexts[1]
+    sealed, _ = arrays_of(server.ask(SHARES, 2, *server.request(SHARES, 1)))
+    server.contexts[2], server.replies[SHARES] = contexts[2], {}
+    for node in NODES[1:]:
+        server.replies[SHARES][node] = server.ask(SHARES, node, *server.request(SHARES, node))
+    server.replies[SHARES][1] = secure_stages.pack(sealed, np.zeros(32, np.uint8))
+    for node in NODES:
+        server.replies.setdefault(MASKED, {})[node] = server.ask(
+            MASKED, node, *server.request(MASKED, node)
+        )
+    shares = server.revealed(1, staying=(2, 3, 4, 5), by=(2, 3, 4))
+    public = arrays_of(server.replies[KEYS][1])[0][:32].tobytes()
+    assert secure_keys.public_key(secure_keys.join_shares(shares)) == public
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_node_answers_each_stage_of_a_round_once(stage):
     server = CuriousServer().go_to(stage)
@@ -653,6 +672,17 @@ def test_keys_of_pairs_are_one_key_bound_to_round_and_nodes():
     assert len(others | {key}) == 7
     with pytest.raises(ValueError, match="shared key"):
         secure_stages.pair_mask_key(secrets_[0], 4, 9, bytes(32), name)
+
+
+def test_messages_between_nodes_have_a_key_for_each_direction():
+    """What a node sent can't be handed back to it as if the other node had sent it."""
+    server = CuriousServer().go_to(MASKED)
+    nodes, sealed, *sizes = server.request(MASKED, 1)
+    sealed[0] = server.sealed(1, 2)
+    server.ask(MASKED, 1, nodes, sealed, *sizes)
+    rows = arrays_of(server.ask(UNMASK, 1, *server.request(UNMASK, 1)))[0]
+    assert rows[1].tobytes() == secure_stages.NO_SHARE
+    assert secure_stages.NO_SHARE not in [rows[at].tobytes() for at in (0, 2, 3, 4)]
 
 
 def test_what_was_sealed_is_opened_by_its_key_alone_and_unchanged():

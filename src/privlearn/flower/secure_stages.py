@@ -323,6 +323,7 @@ def _open_shares(round_: Round, node: int, other: int, public: Bytes, message: B
     """What another node sent; no shares where that can't be read, which reveals less."""
     try:
         key = _message_key(round_, node, other, public, sends=False)
-        return read_bytes(unseal(key, message.tobytes()))[0]
+        shares: Bytes = np.frombuffer(unseal(key, message.tobytes()), np.uint8)
     except Exception:
-        return read_bytes(NO_SHARE + NO_SHARE)[0]
+        shares = np.frombuffer(NO_SHARE + NO_SHARE, np.uint8)
+    return shares
