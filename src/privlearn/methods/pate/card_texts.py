@@ -54,13 +54,22 @@ def neighbours(group_size: int, *, persons: bool) -> str:
     return f"{changed}. The number of teachers and the public inputs are the same in both"
 
 
-def trust(kind: str, teacher: Mapping[str, Any]) -> str:
+def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> str:
     """Who saw what, and has to be trusted with it.
 
     Args:
         kind: of what is asked for.
         teacher: what is stated of the teachers.
+        by_sites: whether each site adds a share of the noise.
     """
+    if by_sites:
+        return (
+            f"The sites: each added a share of the noise to its own {_GIVEN[kind]} before they "
+            "left it, and as many of them as the plan counts have to be trusted to do so and to "
+            "keep their shares. For those who get the model nobody else need be. The publisher saw "
+            "sums with all shares if sums were formed by secure aggregation, and otherwise each "
+            f"site's {_GIVEN[kind]} with one share, which hides less than is stated here."
+        )
     exact = f"each teacher's exact {_GIVEN[kind]}, which are not private, and added the noise"
     if teacher.get("source") == "trained":
         return (
@@ -80,13 +89,15 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
     )
 
 
-def words(kind: str, changed: str) -> dict[str, str]:
+def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
     """The method's own answers to a card's questions.
 
     Args:
         kind: of what is asked for.
         changed: what neighbours differ in.
+        by_sites: whether each site adds a share of the noise.
     """
+    noise = "a sum of discrete Gaussians, one of each site" if by_sites else "Gaussian"
     return {
         "Releases": _RELEASED[kind],
         "Not protected": (
@@ -94,9 +105,9 @@ def words(kind: str, changed: str) -> dict[str, str]:
             "them alone."
         ),
         "Mechanisms": (
-            f"{_RELEASED[kind]}; the noise is Gaussian. Neighbours differ in {changed}. A teacher "
-            f"that changes {_MOVED[kind]}. The releases are listed under “Where the privacy was "
-            "spent”, and in privacy.json, from which the figures can be computed again."
+            f"{_RELEASED[kind]}; the noise is {noise}. Neighbours differ in {changed}. A "
+            f"teacher that changes {_MOVED[kind]}. The releases are listed under “Where the "
+            "privacy was spent”, and in privacy.json, from which the figures can be computed again."
         ),
         "Utility": (
             "Test figures, where there are any, are under “How good the model is”. Noise costs "

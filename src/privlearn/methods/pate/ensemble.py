@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +24,11 @@ from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
 from privlearn.methods.pate.sums import Shapes
 
+if TYPE_CHECKING:
+    from privlearn.core.mechanisms.noise_shares import SharedSum
+    from privlearn.methods.pate.plan import PatePlan
+    from privlearn.methods.pate.reducers import Reducer
+
 #: Called with (teachers done, teachers in all).
 Progress = Callable[[int, int], None]
 
@@ -32,7 +37,12 @@ _FRACTIONS = 10
 
 
 class Teachers:
-    """An ensemble: gives each teacher's answers, one teacher at a time."""
+    """An ensemble: gives each teacher's answers, one teacher at a time; or, where each is at a site
+    that adds a share of the noise, their noisy sum.
+    """
+
+    #: Whether each teacher is at a site that can add a share of the noise.
+    can_add_noise: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -84,6 +94,36 @@ class Teachers:
             inputs: public inputs, as for `answers`.
         """
         return {}
+
+    def ask_for_noisy_sum(
+        self,
+        plan: PatePlan,
+        reducer: Reducer | None,
+        inputs: Tensor,
+        question: str,
+        progress: Progress | None = None,
+    ) -> SharedSum:
+        """Ask the sites for the sum of their answers, to which each has added its share of the
+        noise. It is charged before; who is asked charges, too.
+
+        Args:
+            plan: with `site_noise`, whose grid the answers are on.
+            reducer: from targets to codes; None for votes.
+            inputs: public inputs, shape (queries, ...).
+            question: names this question, so that a site gives the same answer when it is asked
+                again, and draws new noise for any other.
+            progress: called with (teachers done, teachers in all).
+
+        Returns:
+            The sum in steps of the grid, int64, shape (queries x numbers,), and who is in it.
+
+        Raises:
+            BadInput: these teachers are at no sites.
+        """
+        raise BadInput(
+            f"{type(self).__name__} add no noise: expected for a plan with site_noise teachers at "
+            "sites, such as privlearn.flower.FlowerTeachers. Or leave site_noise out of the plan"
+        )
 
     @abstractmethod
     def answers(
