@@ -60,7 +60,7 @@ def test_a_code_above_the_ball_does_not_fit():
     for size in (1, 2, 5):
         integers = _ball(1.0, size)
         axis = torch.zeros(1, size, dtype=torch.int64)
-        axis[0, 0] = integers.bound
+        axis[0, 0] = int(1 / integers.step)
         assert integers.fits(axis)
         axis[0, 0] += 1
         assert not integers.fits(axis)

@@ -142,6 +142,7 @@ def test_votes_are_those_of_teachers_that_are_asked_without_flower(tmp_path, pla
     assert over_flower.ledger.event == without.ledger.event == plan.event()
 
 
+@pytest.mark.filterwarnings("ignore:the student learned little")
 def test_a_student_of_votes_is_that_of_teachers_that_are_asked_without_flower(tmp_path):
     def weights(teachers):
         torch.manual_seed(0)
@@ -446,6 +447,7 @@ def test_sums_that_bounded_answers_cannot_have_are_refused_before_the_charge():
         assert ledger.event == pv.Ledger().event
 
 
+@pytest.mark.filterwarnings("ignore:the student learned little")
 def test_a_certificate_and_its_card_say_what_the_server_saw(tmp_path):
     for summation, words in ((None, "each site's answers"), (Unread(), Unread.server_sees)):
         teachers = flower.FlowerTeachers(_grid(), SITES, summation=summation)

@@ -64,7 +64,7 @@ class FlowerTeachers(PredictedElsewhere):
 
     def describe(self) -> dict[str, Any]:
         """That their predictions were given, and what the server saw of them."""
-        return {**super().describe(), "server_saw": self._summation.server_sees}
+        return {"source": "given", "server_saw": self._summation.server_sees}
 
     def determined(self, inputs: Tensor) -> dict[str, str]:
         """Refuse kept keys: sites may answer otherwise when they are asked again, and the same
