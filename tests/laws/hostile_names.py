@@ -268,6 +268,7 @@ def doors(folder: Path) -> dict[str, Call]:
             hf.PrivateSeq2SeqTrainer, model=Made(small_net), args=None
         ),
         "flower.FlowerTeachers": Call(flower.FlowerTeachers, grid=None, count=3, timeout=60.0),
+        "flower.InTheClear": Call(flower.InTheClear),
         "flower.teacher_app": Call(flower.teacher_app, load=Made(lambda: len)),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0

@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "the last queries are left out",
         sums.CodeSums.add,
-        "range(0, self._queries, rows)",
-        "range(0, self._queries - rows + 1, rows)",
+        "range(0, self.queries, rows)",
+        "range(0, self.queries - rows + 1, rows)",
         "check_targets_that_are_encoded_in_parts_add_up_to_the_same",
     ),
     Mutant(
@@ -553,9 +553,9 @@ MUTANTS = [
     ),
     Mutant(
         "all teachers' answers are held",
-        answers.sum_answers,
-        "teachers.answers(inputs, streams, progress, sums.shapes)",
-        "list(teachers.answers(inputs, streams, progress, sums.shapes))",
+        teachers_ensemble.Teachers.add_answers,
+        "self.answers(inputs, streams, progress, totals.shapes)",
+        "list(self.answers(inputs, streams, progress, totals.shapes))",
         "check_one_teacher_is_held_at_a_time",
     ),
     Mutant(

@@ -1,2 +1,5 @@
+from privlearn.flower.summation import InTheClear as InTheClear
+from privlearn.flower.summation import Summation as Summation
+from privlearn.flower.summation import Total as Total
 from privlearn.flower.teacher_client import teacher_app as teacher_app
 from privlearn.flower.teachers import FlowerTeachers as FlowerTeachers

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from privlearn._checks import require_fit
 from privlearn.core.devices import PROCESSOR
 from privlearn.errors import BadInput
-from privlearn.flower.messages import QUESTION, pack_answers, unpack_inputs
+from privlearn.flower.summation import InTheClear, Summation
+from privlearn.flower.teacher_question import QUESTION, unpack_question
+from privlearn.methods.pate.reducers import Reducer
 
 #: Loads or trains a site's teacher.
 LoadTeacher = Callable[[Context], Any]
@@ -23,15 +25,17 @@ LoadTeacher = Callable[[Context], Any]
 #: Rows that a network sees at once.
 _ROWS_AT_ONCE = 1000
 
-_log = logging.getLogger(__name__)
 
-
-def teacher_app(load: LoadTeacher) -> ClientApp:
+def teacher_app(
+    load: LoadTeacher, *, reducer: Reducer | None = None, summation: Summation | None = None
+) -> ClientApp:
     """A Flower client app by which a site's teacher answers queries about public inputs.
 
-    Guarantee: none by itself. What it sends is one teacher's answers without noise, which the
-    server reads; noise is added there, by `pv.pate`. The app sends these answers or an empty reply:
-    whatever fails at the site is logged there, and no message of an error leaves it.
+    Guarantee: one site, whatever its records and its teacher are, moves the sites' sum by the
+    plan's sensitivity at most. Its answers are bounded and rounded to integers here: votes count 1
+    each, codes are clipped to the ball, numbers of a box to [0, 1]. There is no noise in them;
+    `pv.pate` adds it at the server. The app sends these integers, as the summation does, or an
+    empty reply: whatever fails at the site is logged there, and no message of an error leaves it.
 
     Args:
         load: called with Flower's `context` at each request, which names the site's files in
@@ -39,26 +43,31 @@ def teacher_app(load: LoadTeacher) -> ClientApp:
             `predict` such as a fitted scikit-learn model, or a function from inputs to answers.
             Inputs are a float array, a row for each query. Answers are a row for each query:
             classes, or scores for each class, or numbers of the targets' shape.
+        reducer: the public reducer of the server, by which targets become codes. It is needed for
+            one that is not linear, such as an autoencoder: others come with the question. The
+            site does not answer a server that has another one.
+        summation: how the answers reach the server, the same as the server's; None:
+            `InTheClear()`. The site answers no other.
 
     Raises:
-        BadInput: `load` is not a function.
+        BadInput: `load` is not a function, or another argument is something else.
     """
     if not callable(load):
         raise BadInput(
             f"load is a {type(load).__name__}: expected a function from Flower's context to a "
             "teacher, such as lambda context: joblib.load(context.node_config['teacher'])"
         )
+    require_fit("reducer", reducer, Reducer | None)
+    require_fit("summation", summation, Summation | None)
     app = ClientApp()
 
-    @app.query(QUESTION)
-    def answer(message: Message, context: Context) -> Message:
-        try:
-            answers = _ask(load(context), unpack_inputs(message.content))
-        except Exception:
-            _log.exception("the teacher did not answer, and the server gets an empty reply")
-            answers = None
-        return Message(pack_answers(answers), reply_to=message)
+    def compute(content: RecordDict, context: Context) -> NDArray[np.int64] | None:
+        question = unpack_question(content, reducer)
+        answers = _ask(load(context), question.inputs)
+        integers = question.integers.of(answers, len(question.inputs))
+        return None if integers is None else integers.flatten().numpy()
 
+    (summation or InTheClear()).serve(app, QUESTION, compute)
     return app
 
 

@@ -240,9 +240,7 @@ def sum_answers(
     """
     require_count(plan, teachers)
     sums = empty(plan, reducer)
-    silent = 0
-    for said in teachers.answers(inputs, streams, progress, sums.shapes):
-        silent += not sums.add(said)
+    silent = teachers.add_answers(sums, inputs, streams, progress)
     sums.added.require_kept()
     return sums, silent
 

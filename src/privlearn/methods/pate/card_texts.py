@@ -82,6 +82,12 @@ def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> s
         "publisher. That each record was with one teacher, which was chosen without a look at "
         "other records, is their word."
     )
+    if "server_saw" in teacher:
+        return (
+            f"A trusted aggregator: the publisher's server saw {teacher['server_saw']}, without "
+            "noise, and added the noise. The publisher has to be trusted with that, and to add the "
+            f"noise; those who get the model need not be.{elsewhere}"
+        )
     return (
         f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with "
         "them, and to add the noise; those who get the model need not "
@@ -125,6 +131,11 @@ def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
 
 def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who the teachers were."""
+    if "server_saw" in stated:
+        return [
+            ("each teacher", "was trained at its site, which bounded and sent its answers"),
+            ("the server saw", f"{stated['server_saw']}, without noise"),
+        ]
     if stated.get("source") != "trained":
         predicted_elsewhere = stated == {"source": "given"}
         return (

@@ -22,7 +22,7 @@ from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
-from privlearn.methods.pate.sums import Shapes
+from privlearn.methods.pate.sums import CodeSums, Shapes, VoteCounts
 
 if TYPE_CHECKING:
     from privlearn.core.mechanisms.noise_shares import SharedSum
@@ -145,6 +145,28 @@ class Teachers:
             shapes: what the shape of one answer must be among, for what is known without a look at
                 records to be refused by; None: any.
         """
+
+    def add_answers(
+        self,
+        totals: CodeSums | VoteCounts,
+        inputs: Tensor,
+        streams: Streams,
+        progress: Progress | None = None,
+    ) -> int:
+        """Add what all teachers answer to `inputs` to `totals`, which bound it; one teacher is held
+        at a time.
+
+        Args:
+            totals: where answers are added up.
+            inputs, streams, progress: as for `answers`.
+
+        Returns:
+            How many had no usable answers: private.
+        """
+        silent = 0
+        for said in self.answers(inputs, streams, progress, totals.shapes):
+            silent += not totals.add(said)
+        return silent
 
 
 class PredictedElsewhere(Teachers):

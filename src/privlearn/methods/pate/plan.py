@@ -60,6 +60,7 @@ class TeacherFacts(TypedDict, total=False):
     assigned_by: str
     recipe: Open
     seen_through: list[str]
+    server_saw: str
 
 
 class PateFacts(RunFacts, total=False):
