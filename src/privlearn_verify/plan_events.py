@@ -86,7 +86,7 @@ def list_shared_events(plan: Any, s: float) -> list[Any]:
     """Return the events of a plan whose noise is added by the sites."""
     absent = plan["site_noise"]["absent"]
     demand(0 <= absent < plan["teachers"], "no site is left to add the noise")
-    demand(plan["aggregate"]["kind"] in ("votes", "ball"), "noise by sites on other answers")
+    demand(plan["aggregate"]["kind"] != "confident-votes", "noise by sites on tests of counts")
     return [repeat({"kind": "zcdp", "rho": 1 / (2 * s * s)}, plan["queries"])]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,18 +13,18 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import RecordDict
-from flwr.clientapp import ClientApp
 
 import privlearn as pv
 import privlearn_verify
+from privlearn import flower
+from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.mechanisms import discrete_gaussian
 from privlearn.core.mechanisms.noise_shares import NoisySum, release_share
 from privlearn.errors import BadInput, BudgetExceeded, UnsoundExtension
-from privlearn.flower.share_questions import ask_for_shares, serve_shares
-from privlearn.flower.site_shares import NoiseQuestion, SiteShares, require_bounded
-from privlearn.flower.summation import InTheClear
-from privlearn.methods.pate.ensemble import PredictedElsewhere
+from privlearn.flower import SiteShares
+from privlearn.flower.share_questions import pack_share_question, unpack_share_question
+from privlearn.methods.pate.answers import empty, release_answers
 from tests.support.checks import must_raise
 from tests.support.local_grid import LocalGrid
 
@@ -37,79 +38,64 @@ PLAN = pv.teachers.PatePlan(
     site_noise=pv.teachers.SiteNoise(ABSENT),
 )
 RHO = QUERIES * 0.5 / 3.0**2
+BALL = replace(PLAN, aggregate=pv.teachers.Ball(1.0))
+BOX = replace(PLAN, aggregate=pv.teachers.Box(6))
+SIZE = (2, 3)
+IDENTITY = pv.teachers.Identity(SIZE, 0.3)
+GRID = PLAN.grid()
+VOTE = round(1 / GRID.step)
 NODES = [{"site": site} for site in range(SITES)]
 
 
-def _votes(site):
-    """Which class a site's teacher votes for."""
-    return (INPUTS @ np.random.default_rng(site).normal(size=(4, CLASSES))).argmax(1)
+def _say(site, plan=PLAN):
+    """What a site's teacher says to all queries."""
+    drawn = np.random.default_rng(site)
+    if plan in (BALL, BOX):
+        return drawn.normal(0.5, 0.3, size=(QUERIES, *SIZE)).astype(np.float32)
+    return (INPUTS @ drawn.normal(size=(4, CLASSES))).argmax(1)
 
 
-def _one_hot(votes, plan):
-    counts = np.zeros((len(votes), CLASSES), np.int64)
-    counts[np.arange(len(votes)), votes] = round(1 / plan.grid.step)
-    return counts.reshape(-1)
-
-
-def _compute(question, context):
-    return _one_hot(_votes(context.node_config["site"]), question.plan)
+def _one_hot(votes):
+    return torch.nn.functional.one_hot(torch.as_tensor(votes), CLASSES)
 
 
 class Federation:
-    """Sites with ledgers of their own, and the teachers that a server sees of them."""
+    """Sites with ledgers of their own, through the real apps, and the teachers that a server
+    sees.
+    """
 
-    def __init__(self, folder, *, runs=10.0, compute=_compute, absent=ABSENT, **faults):
-        self.folder = folder
+    def __init__(self, folder, *, runs=10.0, plan=PLAN, say=_say, **faults):
         self.ledgers = [folder / f"site{site}.ledger" for site in range(SITES)]
         for path in self.ledgers:
             if not path.exists():
                 pv.Ledger.open(path, Budget(rho=RHO * runs))
-        app = ClientApp()
-        serve_shares(
-            app,
-            InTheClear(),
-            lambda context: SiteShares(
-                self.ledgers[context.node_config["site"]], teachers=SITES, absent=absent
+        app = flower.teacher_app(
+            lambda context: lambda inputs: say(context.node_config["site"], plan),
+            shares=lambda context: SiteShares(
+                self.ledgers[context.node_config["site"]], teachers=SITES, absent=ABSENT
             ),
-            compute,
         )
         self.grid = LocalGrid(app, NODES, **faults)
-        self.teachers = SiteTeachers(self.grid)
+        self.teachers = flower.FlowerTeachers(self.grid, SITES, timeout=0.05)
+
+    def sent(self):
+        """The sum of what the sites sent last, in votes."""
+        replies = [reply for reply in self.grid.received if len(reply.content)][-SITES:]
+        return sum(reply.content["answers"].to_numpy_ndarrays()[0] for reply in replies)
 
     def spent(self, site):
         """rho that a site's ledger was charged, in runs."""
-        event = pv.Ledger.open(self.ledgers[site]).event
-        return pv.core.accounting.zcdp.rho(event) / RHO
+        return zcdp.rho(pv.Ledger.open(self.ledgers[site]).event) / RHO
 
 
-class SiteTeachers(PredictedElsewhere):
-    """The server's side."""
-
-    can_add_noise = True
-
-    def __init__(self, grid):
-        self.grid, self.count_ = grid, SITES
-
-    @property
-    def count(self):
-        return self.count_
-
-    def answers(self, *_, **__):
-        raise AssertionError("asked for answers without noise")
-
-    def ask_for_noisy_sum(self, plan, reducer, inputs, question, progress=None):
-        asked = NoiseQuestion(plan, inputs.numpy(), CLASSES, question)
-        nodes = list(self.grid.get_node_ids())
-        self.total = ask_for_shares(self.grid, nodes, InTheClear(), asked, timeout=0.2)
-        return self.total
+def _ask(teachers, plan=PLAN, reducer=None, **options):
+    return pv.teachers.ask_teachers(plan, teachers, reducer, INPUTS, **options)
 
 
-def _ask(teachers, plan=PLAN, **options):
-    return pv.teachers.ask_teachers(plan, teachers, None, INPUTS, **options)
-
-
-def _question(name="first", plan=PLAN):
-    return NoiseQuestion(plan, INPUTS, CLASSES, name)
+def _question(name="first", plan=PLAN, inputs=INPUTS, reducer=None):
+    totals = empty(plan, reducer)
+    content = pack_share_question(torch.from_numpy(inputs), totals, plan, name)
+    return unpack_share_question(content, None)
 
 
 def _site(tmp_path, runs=10.0):
@@ -120,7 +106,11 @@ def _site(tmp_path, runs=10.0):
 
 
 def _spent(tmp_path):
-    return pv.core.accounting.zcdp.rho(pv.Ledger.open(tmp_path / "site.ledger").event) / RHO
+    return zcdp.rho(pv.Ledger.open(tmp_path / "site.ledger").event) / RHO
+
+
+def _no_votes():
+    return torch.zeros(QUERIES, CLASSES, dtype=torch.int64)
 
 
 def _zeros():
@@ -173,18 +163,26 @@ def test_tau_is_at_least_how_far_a_sum_is_from_a_discrete_gaussian():
             assert 0 < apart <= discrete_gaussian.distance_of_sum(sigma, shares) / 2
 
 
-@pytest.mark.parametrize("aggregate", [pv.teachers.Votes(10), pv.teachers.Ball(0.3)])
+@pytest.mark.parametrize(
+    ("aggregate", "step"),
+    [
+        (pv.teachers.Votes(10), 1.0),
+        (pv.teachers.Ball(0.3), 2.0**-14),
+        (pv.teachers.Box(7), 2.0**-9),
+    ],
+)
 @pytest.mark.parametrize(("teachers", "absent"), [(2, 0), (10, 1), (250, 25), (250, 249)])
-def test_the_shares_that_have_to_be_there_pay_for_the_claim(aggregate, teachers, absent):
+def test_the_shares_that_have_to_be_there_pay_for_the_claim(aggregate, step, teachers, absent):
     site_noise = pv.teachers.SiteNoise(absent)
     plan = pv.teachers.PatePlan(7, teachers, aggregate, 1.3, site_noise=site_noise)
-    grid = plan.grid
+    grid = plan.grid(step)
     assert grid.needed == teachers - absent
     assert grid.sigma >= 1024
+    assert (step / grid.step).is_integer()
     price = discrete_gaussian.price_sum(
         aggregate.sensitivity / grid.step, grid.sigma, teachers - absent, 10**6
     )
-    claimed = pv.core.accounting.zcdp.rho(plan.event()) / 7
+    claimed = zcdp.rho(plan.event()) / 7
     assert claimed * (1 - 1e-11) <= price <= claimed
     # one share fewer does not pay
     if teachers - absent > 1:
@@ -215,10 +213,12 @@ def test_plans_without_noise_by_sites_are_written_as_before_and_others_read_back
 
 
 def test_what_has_no_price_by_shares_is_refused():
-    asked = {"confident": pv.teachers.ConfidentVotes(3, 2.0, 2), "box": pv.teachers.Box(3)}
-    for aggregate in asked.values():
-        error = must_raise(BadInput, lambda kind=aggregate: replace(PLAN, aggregate=kind))
-        assert "leave site_noise out" in str(error)
+    confident = pv.teachers.ConfidentVotes(3, 2.0, 2)
+    error = must_raise(BadInput, lambda: replace(PLAN, aggregate=confident))
+    assert "leave site_noise out" in str(error)
+    tiny = replace(PLAN, noise_multiplier=1e-6, teachers=10**7)
+    assert "64 bits" in str(must_raise(BadInput, tiny.grid))
+    must_raise(BadInput, replace(PLAN, site_noise=None).grid)
     shares = pv.teachers.SiteNoise(SITES)
     assert "absent is 6" in str(must_raise(BadInput, lambda: replace(PLAN, site_noise=shares)))
     must_raise(BadInput, lambda: replace(PLAN, site_noise=2))
@@ -248,7 +248,7 @@ def test_draws_have_the_law_of_the_discrete_gaussian():
 
 def test_the_sum_of_all_shares_but_the_absent_has_the_claimed_variance():
     """So too little noise, noise of all by each, and noise that counts absent ones are seen."""
-    grid, number = PLAN.grid, 60_000
+    grid, number = GRID, 60_000
     total = np.zeros(number, np.int64)
     for _ in range(grid.needed):
         total += release_share(
@@ -292,8 +292,8 @@ def test_a_share_is_drawn_after_the_charge_and_not_at_all_if_that_is_refused(mon
 
 
 def test_the_same_question_gets_the_same_answer_and_is_charged_once(tmp_path):
-    first = _site(tmp_path).answer(_question(), _zeros)
-    again = _site(tmp_path).answer(_question(), lambda: _one_hot(_votes(1), PLAN))
+    first = _site(tmp_path).answer(_question(), _no_votes)
+    again = _site(tmp_path).answer(_question(), lambda: _one_hot(_say(1)))
     assert np.array_equal(first, again)
     assert _spent(tmp_path) == pytest.approx(1)
 
@@ -301,27 +301,27 @@ def test_the_same_question_gets_the_same_answer_and_is_charged_once(tmp_path):
 @pytest.mark.parametrize("other", ["name", "inputs", "noise", "circle"])
 def test_another_question_gets_other_noise_and_is_charged(tmp_path, other):
     site, circle = _site(tmp_path), b""
-    first, asked = site.answer(_question(), _zeros), _question()
+    first, asked = site.answer(_question(), _no_votes), _question()
     if other == "name":
         asked = _question("second")
     elif other == "inputs":
-        asked = replace(asked, inputs=INPUTS + 1)
+        asked = _question(inputs=INPUTS + 1)
     elif other == "noise":
         asked = _question(plan=replace(PLAN, noise_multiplier=4.0))
     else:
         circle = b"other sites"
-    second = site.answer(asked, _zeros, circle)
+    second = site.answer(asked, _no_votes, circle)
     assert np.mean(first == second) < 0.1
     assert _spent(tmp_path) == pytest.approx(1 + (9 / 16 if other == "noise" else 1))
 
 
 def test_a_site_has_no_answer_once_its_limit_is_reached(tmp_path):
     site = _site(tmp_path, runs=2.5)
-    first = site.answer(_question("0"), _zeros)
-    site.answer(_question("1"), _zeros)
-    must_raise(BudgetExceeded, lambda: site.answer(_question("2"), _zeros))
+    first = site.answer(_question("0"), _no_votes)
+    site.answer(_question("1"), _no_votes)
+    must_raise(BudgetExceeded, lambda: site.answer(_question("2"), _no_votes))
     assert _spent(tmp_path) == pytest.approx(2)
-    assert np.array_equal(site.answer(_question("0"), _zeros), first)
+    assert np.array_equal(site.answer(_question("0"), _no_votes), first)
 
 
 def test_what_a_site_charges_stands_when_it_is_killed_before_the_answer_is_kept(
@@ -335,14 +335,14 @@ def test_what_a_site_charges_stands_when_it_is_killed_before_the_answer_is_kept(
 
     monkeypatch.setattr("privlearn.flower.site_shares.write_durably", kill)
     with pytest.raises(Killed):
-        _site(tmp_path).answer(_question(), _zeros)
+        _site(tmp_path).answer(_question(), _no_votes)
     assert _spent(tmp_path) == pytest.approx(1)
     monkeypatch.undo()
     monkeypatch.setattr("privlearn.flower.site_shares.release_share", kill)
     with pytest.raises(Killed):
-        _site(tmp_path).answer(_question(), _zeros)
+        _site(tmp_path).answer(_question(), _no_votes)
     monkeypatch.undo()
-    _site(tmp_path).answer(_question(), _zeros)
+    _site(tmp_path).answer(_question(), _no_votes)
     assert _spent(tmp_path) >= 2 - 1e-9
 
 
@@ -354,7 +354,7 @@ def test_a_site_takes_no_number_from_the_server(tmp_path):
         replace(PLAN, site_noise=None),
         replace(PLAN, adjacency="replace_one"),
     ):
-        error = must_raise(BadInput, lambda plan=plan: site.answer(_question(plan=plan), _zeros))
+        error = must_raise(BadInput, lambda plan=plan: site.answer(_question(plan=plan), _no_votes))
         assert "Nothing was" in str(error)
     assert _spent(tmp_path) == 0
 
@@ -368,11 +368,11 @@ def test_a_ledger_without_a_budget_is_no_sites(tmp_path):
 
 FAILURES = {
     "fails": lambda: 1 // 0,
-    "two votes": lambda: np.full(QUERIES * CLASSES, 1 << 12),
-    "huge": lambda: np.full(QUERIES * CLASSES, 1 << 60),
-    "another shape": lambda: np.zeros(7, np.int64),
-    "fractions": lambda: np.zeros(QUERIES * CLASSES),
-    "half a vote": lambda: _one_hot(_votes(0), PLAN) // 2,
+    "says nothing": lambda: None,
+    "two votes": lambda: torch.ones(QUERIES, CLASSES, dtype=torch.int64),
+    "huge": lambda: torch.full((QUERIES, CLASSES), 1 << 60),
+    "another shape": lambda: torch.zeros(7, dtype=torch.int64),
+    "fractions": lambda: torch.zeros(QUERIES, CLASSES),
 }
 
 
@@ -380,30 +380,27 @@ FAILURES = {
 def test_a_teacher_that_fails_sends_noise_all_the_same(tmp_path, name):
     """Or the noise of the sum would follow from records."""
     noisy = _site(tmp_path).answer(_question(), FAILURES[name])
-    assert np.abs(noisy).max() <= 8 * PLAN.grid.sigma
-    assert noisy.std() == pytest.approx(PLAN.grid.sigma, rel=0.5)
-
-
-def test_codes_beyond_the_ball_are_refused():
-    plan = replace(PLAN, aggregate=pv.teachers.Ball(1.0))
-    step = plan.grid.step
-    code = np.zeros((QUERIES, CLASSES))
-    code[:, :2] = (0.6, -0.8)
-    question = _question(plan=plan)
-    require_bounded(question, np.trunc(code / step).astype(np.int64).reshape(-1))
-    longer = np.trunc(1.001 * code / step).astype(np.int64).reshape(-1)
-    must_raise(BadInput, lambda: require_bounded(question, longer))
+    assert np.abs(noisy).max() <= 8 * GRID.sigma
+    assert noisy.std() == pytest.approx(GRID.sigma, rel=0.5)
 
 
 def test_a_question_is_read_back_as_it_was_asked():
     question = _question()
-    read = NoiseQuestion.unpack(question.pack())
-    assert read.digest() == question.digest()
-    assert read.plan == PLAN
-    few = replace(question, inputs=INPUTS[:3]).pack()
-    must_raise(BadInput, lambda: NoiseQuestion.unpack(few))
+    assert question.plan == PLAN
+    assert question.digest == _question().digest != _question("second").digest
+    totals, queries = empty(PLAN, None), torch.from_numpy(INPUTS)
+    few = pack_share_question(queries[:3], totals, PLAN, "first")
+    assert "3 inputs" in str(must_raise(BadInput, lambda: unpack_share_question(few, None)))
     with pytest.raises(KeyError):
-        NoiseQuestion.unpack(RecordDict())
+        unpack_share_question(RecordDict(), None)
+
+
+def test_a_site_refuses_a_question_for_more_than_its_plan_is_priced_for():
+    wide = replace(BALL, aggregate=pv.teachers.Ball(10.0))
+    totals, queries = empty(wide, IDENTITY), torch.from_numpy(INPUTS)
+    content = pack_share_question(queries, totals, BALL, "first")
+    error = must_raise(BadInput, lambda: unpack_share_question(content, None))
+    assert "expected the plan's own" in str(error)
 
 
 # -- The server
@@ -419,14 +416,39 @@ def test_a_server_charges_once_before_it_asks_and_adds_no_noise(tmp_path):
     federation = Federation(tmp_path, before=before)
     answers = _ask(federation.teachers, ledger=ledger, streams=pv.Streams.new(seed=3))
     assert ledger.event == PLAN.event()
-    summed = federation.teachers.total.values * PLAN.grid.step
-    assert np.array_equal(answers.scores.numpy().reshape(-1), summed)
-    counts = sum(_one_hot(_votes(site), PLAN) for site in range(SITES)) * PLAN.grid.step
-    noise = summed - counts
+    assert np.array_equal(answers.scores.numpy().reshape(-1), federation.sent() * GRID.step)
+    counts = sum(_one_hot(_say(site)) for site in range(SITES))
+    noise = (answers.scores - counts).numpy()
     assert noise.std() == pytest.approx(PLAN.noise_std * math.sqrt(SITES / 4), rel=0.5)
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([1] * SITES)
     assert answers.discrete
     assert answers.private_diagnostics["teachers_without_answers"] == 0
+
+
+@pytest.mark.parametrize("plan", [BALL, BOX], ids=["ball", "box"])
+def test_codes_are_the_teachers_means_and_noise(tmp_path, plan):
+    plan = replace(plan, noise_multiplier=1e-3)
+    shared = Federation(tmp_path, runs=1e8, say=lambda site, _: _say(site, BALL))
+    noisy = _ask(shared.teachers, plan, IDENTITY).targets
+    said = [torch.as_tensor(_say(site, BALL)) for site in range(SITES)]
+    if plan.aggregate.kind == "box":
+        mean = sum(each.clamp(0, 1) for each in said) / SITES
+    else:
+        apart = [(each - IDENTITY.centre).flatten(1) for each in said]
+        clipped = [
+            each / torch.linalg.norm(each, dim=1, keepdim=True).clamp(min=1) for each in apart
+        ]
+        mean = (sum(clipped) / SITES).view(-1, *SIZE) + IDENTITY.centre
+    assert torch.allclose(noisy, mean.float(), atol=8 * plan.noise_std + 1e-3)
+
+
+def test_too_few_sites_that_are_connected_are_refused_before_the_charge(tmp_path):
+    app = flower.teacher_app(lambda context: None, shares=lambda context: None)
+    teachers = flower.FlowerTeachers(LocalGrid(app, NODES[:3]), SITES, timeout=0.05)
+    ledger = pv.Ledger()
+    error = must_raise(BadInput, lambda: _ask(teachers, ledger=ledger))
+    assert "fewer sites are connected" in str(error)
+    assert ledger.event == pv.Ledger().event
 
 
 def test_as_many_sites_as_declared_may_be_absent_and_no_more(tmp_path):
@@ -457,23 +479,25 @@ def test_a_server_that_was_killed_asks_the_same_and_nothing_is_charged_twice(tmp
     class Killed(BaseException):
         pass
 
-    federation = Federation(tmp_path)
-    ask = federation.teachers.ask_for_noisy_sum
+    federation, ask = Federation(tmp_path), flower.FlowerTeachers.ask_for_noisy_sum
     sums = []
 
     def ask_and_die(*asked, **more):
         sums.append(ask(*asked, **more).values)
         raise Killed
 
-    federation.teachers.ask_for_noisy_sum = ask_and_die
-    with pytest.raises(Killed):
+    with (
+        mock.patch.object(flower.FlowerTeachers, "ask_for_noisy_sum", ask_and_die),
+        pytest.raises(Killed),
+    ):
         _ask(federation.teachers, ledger=pv.Ledger.open(path), keep=kept)
-    answers = _ask(Federation(tmp_path).teachers, ledger=pv.Ledger.open(path), keep=kept)
+    resumed = Federation(tmp_path).teachers
+    answers = _ask(resumed, ledger=pv.Ledger.open(path), keep=kept)
     again = Federation(tmp_path)
     third = _ask(again.teachers, ledger=pv.Ledger.open(path), keep=kept)
     assert not again.grid.requests
     assert torch.equal(answers.scores, third.scores)
-    assert np.array_equal(answers.scores.numpy().reshape(-1), sums[0] * PLAN.grid.step)
+    assert np.array_equal(answers.scores.numpy().reshape(-1), sums[0] * GRID.step)
     assert pv.Ledger.open(path).event == PLAN.event()
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([1] * SITES)
 
@@ -496,18 +520,16 @@ def test_sites_without_room_have_no_answer_and_say_why_in_their_log_alone(tmp_pa
 
 def test_teachers_at_no_sites_are_refused_before_anything_is_charged(tmp_path):
     for site in range(SITES):
-        np.savez(tmp_path / f"{site}.npz", predictions=_votes(site))
+        np.savez(tmp_path / f"{site}.npz", predictions=_say(site))
     ledger = pv.Ledger()
     given = pv.teachers.Given(tmp_path)
     error = must_raise(BadInput, lambda: _ask(given, ledger=ledger))
     assert "add no noise" in str(error)
     assert ledger.event == pv.Ledger().event
-    must_raise(BadInput, lambda: given.ask_for_noisy_sum(PLAN, None, None, ""))
+    must_raise(BadInput, lambda: given.ask_for_noisy_sum(PLAN, empty(PLAN, None), INPUTS, ""))
 
 
 def test_sums_without_noise_are_not_released_by_a_plan_of_noise_by_sites():
-    from privlearn.methods.pate.answers import empty, release_answers
-
     ledger = pv.Ledger()
     must_raise(
         BadInput,

@@ -1,3 +1,4 @@
+from privlearn.flower.site_shares import SiteShares as SiteShares
 from privlearn.flower.summation import InTheClear as InTheClear
 from privlearn.flower.summation import Summation as Summation
 from privlearn.flower.summation import Total as Total

@@ -37,10 +37,12 @@ class Question:
     Attributes:
         inputs: a row for each query.
         integers: the form of answers, with their bound.
+        aggregate: what is asked for.
     """
 
     inputs: NDArray[Any]
     integers: IntegerAnswers
+    aggregate: Aggregate
 
 
 def pack_question(inputs: Tensor, totals: CodeSums | VoteCounts) -> RecordDict:
@@ -84,7 +86,7 @@ def unpack_question(content: RecordDict, reducer: Reducer | None) -> Question:
     bounds = content.config_records[_BOUNDS]
     aggregate = _unpack_aggregate(bounds)
     if isinstance(aggregate, Votes):
-        return Question(inputs, integers_for(aggregate, None))
+        return Question(inputs, integers_for(aggregate, None), aggregate)
     arrays = [
         torch.from_numpy(np.array(array))
         for array in content.array_records[_ENCODER].to_numpy_ndarrays()
@@ -95,13 +97,14 @@ def unpack_question(content: RecordDict, reducer: Reducer | None) -> Question:
                 "the server's reducer is not this site's: expected the same public reducer at all. "
                 "Give teacher_app(reducer=...) the one that the server uses"
             )
-        return Question(inputs, integers_for(aggregate, reducer, _step(bounds)))
+        return Question(inputs, integers_for(aggregate, reducer, _step(bounds)), aggregate)
     if not arrays:
         raise BadInput(
             "the server's reducer is not linear, and is not sent: expected it at the site, as "
             "teacher_app(load, reducer=...)"
         )
-    return Question(inputs, integers_for(aggregate, LinearEncoder(*arrays), _step(bounds)))
+    integers = integers_for(aggregate, LinearEncoder(*arrays), _step(bounds))
+    return Question(inputs, integers, aggregate)
 
 
 def _unpack_aggregate(bounds: ConfigRecord) -> Aggregate:

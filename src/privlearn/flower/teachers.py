@@ -16,10 +16,12 @@ from privlearn._checks import positive, require_fit
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.flower.requests import await_nodes
-from privlearn.flower.summation import InTheClear, Summation
+from privlearn.flower.share_questions import SHARES, bound_share, pack_share_question
+from privlearn.flower.summation import InTheClear, Summation, Total
 from privlearn.flower.teacher_question import QUESTION, pack_question
 from privlearn.methods.pate.ensemble import PredictedElsewhere, Progress
 from privlearn.methods.pate.integers import integers_for
+from privlearn.methods.pate.plan import PatePlan
 from privlearn.methods.pate.sums import CodeSums, Shapes, VoteCounts
 
 
@@ -32,10 +34,11 @@ class FlowerTeachers(PredictedElsewhere):
     without an answer: nothing says so but the curator's private diagnostics. Of several replies to
     one request the first counts.
 
-    There is no noise in the sum, nor in what else the summation shows to the server
-    (`summation.server_sees`), so the server has to be trusted with it. Where it can't read single
-    answers, that each is bounded rests on the sites' code. That each record is at one site, and
-    that each node is another site, is the publisher's word.
+    By a plan with `site_noise` the sites add the noise, and a sum of fewer shares than the plan
+    needs is refused. Else there is no noise in the sum, nor in what else the summation shows to the
+    server (`summation.server_sees`), so the server has to be trusted with it. Where it can't read
+    single answers, that each is bounded rests on the sites' code. That each record is at one site,
+    and that each node is another site, is the publisher's word.
 
     Args:
         grid: what Flower gives to the server app.
@@ -76,6 +79,45 @@ class FlowerTeachers(PredictedElsewhere):
         raise BadInput(
             "the noise has a secret that is kept, and sites may answer otherwise when they are "
             "asked again: expected streams of new keys. Leave streams out"
+        )
+
+    def require_sites(self, needed: int) -> None:
+        """Wait for the sites, and refuse fewer than needed.
+
+        Raises:
+            BadInput: fewer are connected, or more than the federation is said to have.
+        """
+        if len(await_nodes(self._grid, self._count, self._timeout)) < needed:
+            raise BadInput(
+                "fewer sites are connected than have to add a share of the noise: expected at "
+                f"least {needed}. Nothing was asked or charged. Have more connected, or use a plan "
+                "with a larger absent="
+            )
+
+    def ask_for_noisy_sum(
+        self,
+        plan: PatePlan,
+        totals: CodeSums | VoteCounts,
+        inputs: Tensor,
+        question: str,
+        progress: Progress | None = None,
+    ) -> Total:
+        """The sum of the sites' answers, each with its share of the noise.
+
+        Raises:
+            BadInput: more sites are connected than the federation is said to have.
+        """
+        encoder = totals.encoder if isinstance(totals, CodeSums) else None
+        integers = integers_for(totals.aggregate, encoder)
+        return self._summation.add_up(
+            self._grid,
+            await_nodes(self._grid, self._count, self._timeout),
+            SHARES,
+            pack_share_question(inputs, totals, plan, question),
+            size=len(inputs) * integers.size,
+            bound=bound_share(plan.grid(integers.step), integers),
+            timeout=self._timeout,
+            progress=progress,
         )
 
     def answers(

@@ -34,6 +34,7 @@ from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.ensemble import Teachers
+from privlearn.methods.pate.integers import integers_for
 from privlearn.methods.pate.plan import Ball, Box, ConfidentVotes, PatePlan, Votes
 from privlearn.methods.pate.reducers import Reducer
 from privlearn.methods.pate.sums import CodeSums, VoteCounts
@@ -325,31 +326,31 @@ def receive_answers(
     Raises:
         BadInput: fewer shares than the plan claims; the charge stays. Or a sum of another shape.
     """
-    grid = plan.grid
-    assert grid is not None, "receive_answers is for noise by the sites"
-    silent = 0
+    sums, silent = empty(plan, reducer), 0
+    encoder = sums.encoder if isinstance(sums, CodeSums) else None
+    integers = integers_for(plan.aggregate, encoder)
+    grid = plan.grid(integers.step)
 
     def ask() -> SharedSum:
         nonlocal silent
-        total = teachers.ask_for_noisy_sum(plan, reducer, inputs, question, progress)
+        total = teachers.ask_for_noisy_sum(plan, sums, inputs, question, progress)
         silent = plan.teachers - len(set(total.nodes))
         return total
 
-    sums = empty(plan, reducer)
     received = NoisySum.receive(
         ask, needed=grid.needed, event=plan.event(), adjacency=plan.adjacency, ledger=ledger
     )
-    into = _total(sums)
-    if received.values.dtype != np.int64 or received.values.shape != (into.numel(),):
+    size = plan.queries * integers.size
+    if received.values.dtype != np.int64 or received.values.shape != (size,):
         raise BadInput(
             f"the noisy sum has {received.values.dtype} values of shape {received.values.shape}: "
-            f"expected int64 ones of shape {(into.numel(),)}. It was charged, and nothing released"
+            f"expected int64 ones of shape {(size,)}. It was charged, and nothing released"
         )
-    noisy = torch.from_numpy(received.values).double().mul_(grid.step).view_as(into)
+    noisy = torch.from_numpy(received.values).double().mul_(grid.step).view(plan.queries, -1)
     answered = torch.ones(plan.queries, dtype=torch.bool, device="cpu")
     if isinstance(sums, CodeSums):
         assert reducer is not None
-        codes = noisy / plan.teachers + sums.origin
+        codes = sums.encode_sum(noisy) / plan.teachers + sums.origin
         return (reducer.decode(codes.float()), answered, None), silent
     return (noisy.argmax(1), answered, noisy), silent
 

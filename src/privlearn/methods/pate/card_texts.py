@@ -66,9 +66,9 @@ def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> s
         return (
             f"The sites: each added a share of the noise to its own {_GIVEN[kind]} before they "
             "left it, and as many of them as the plan counts have to be trusted to do so and to "
-            "keep their shares. For those who get the model nobody else need be. The publisher saw "
-            "sums with all shares if sums were formed by secure aggregation, and otherwise each "
-            f"site's {_GIVEN[kind]} with one share, which hides less than is stated here."
+            "keep their shares. For those who get the model nobody else need be. The publisher's "
+            f"server saw {teacher.get('server_saw', 'what the sites sent')}, with the shares of "
+            "the noise that are in it: one site's share alone hides less than is stated here."
         )
     exact = f"each teacher's exact {_GIVEN[kind]}, which are not private, and added the noise"
     if teacher.get("source") == "trained":
@@ -129,12 +129,13 @@ def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
     }
 
 
-def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who the teachers were."""
+def teacher_rows(stated: Mapping[str, Any], *, by_sites: bool = False) -> list[tuple[str, str]]:
+    """Who the teachers were, and whether each site added a share of the noise."""
     if "server_saw" in stated:
+        noise = "with the sites' shares of the noise" if by_sites else "without noise"
         return [
             ("each teacher", "was trained at its site, which bounded and sent its answers"),
-            ("the server saw", f"{stated['server_saw']}, without noise"),
+            ("the server saw", f"{stated['server_saw']}, {noise}"),
         ]
     if stated.get("source") != "trained":
         predicted_elsewhere = stated == {"source": "given"}

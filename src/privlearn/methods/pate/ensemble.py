@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from torch import Tensor
@@ -27,7 +27,6 @@ from privlearn.methods.pate.sums import CodeSums, Shapes, VoteCounts
 if TYPE_CHECKING:
     from privlearn.core.mechanisms.noise_shares import SharedSum
     from privlearn.methods.pate.plan import PatePlan
-    from privlearn.methods.pate.reducers import Reducer
 
 #: Called with (teachers done, teachers in all).
 Progress = Callable[[int, int], None]
@@ -40,9 +39,6 @@ class Teachers:
     """An ensemble: gives each teacher's answers, one teacher at a time; or, where each is at a site
     that adds a share of the noise, their noisy sum.
     """
-
-    #: Whether each teacher is at a site that can add a share of the noise.
-    can_add_noise: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -95,10 +91,26 @@ class Teachers:
         """
         return {}
 
+    def require_sites(self, needed: int) -> None:
+        """Refuse teachers that are not at sites which add shares of the noise, or fewer of these
+        than needed, before anything is charged.
+
+        Args:
+            needed: how many shares add up to the claimed noise.
+
+        Raises:
+            BadInput: they are refused.
+        """
+        raise BadInput(
+            f"{type(self).__name__} add no noise, and the plan has site_noise: expected teachers "
+            "at sites, such as privlearn.flower.FlowerTeachers. Nothing was charged; or leave "
+            "site_noise out of the plan"
+        )
+
     def ask_for_noisy_sum(
         self,
         plan: PatePlan,
-        reducer: Reducer | None,
+        totals: CodeSums | VoteCounts,
         inputs: Tensor,
         question: str,
         progress: Progress | None = None,
@@ -108,7 +120,7 @@ class Teachers:
 
         Args:
             plan: with `site_noise`, whose grid the answers are on.
-            reducer: from targets to codes; None for votes.
+            totals: says what is asked for; nothing is added to it.
             inputs: public inputs, shape (queries, ...).
             question: names this question, so that a site gives the same answer when it is asked
                 again, and draws new noise for any other.
@@ -121,8 +133,8 @@ class Teachers:
             BadInput: these teachers are at no sites.
         """
         raise BadInput(
-            f"{type(self).__name__} add no noise: expected for a plan with site_noise teachers at "
-            "sites, such as privlearn.flower.FlowerTeachers. Or leave site_noise out of the plan"
+            f"{type(self).__name__} give no noisy sum: expected teachers at sites, such as "
+            "privlearn.flower.FlowerTeachers. Leave site_noise out of the plan"
         )
 
     @abstractmethod

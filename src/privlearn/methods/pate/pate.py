@@ -259,15 +259,9 @@ def teach_student(answers: Answers, student: StudentRecipe) -> Result:
 
 
 def _require_sites(plan: PatePlan, teachers: Teachers) -> None:
-    """Refuse a plan of noise by the sites for teachers that are at none, or are others."""
-    if not teachers.can_add_noise:
-        raise BadInput(
-            f"{type(teachers).__name__} add no noise, and the plan has site_noise: expected "
-            "teachers at sites, such as privlearn.flower.FlowerTeachers. Nothing was charged; or "
-            "leave site_noise out of the plan"
-        )
+    """Refuse a plan of noise by the sites for teachers that are at none, too few or others."""
     require_count(plan, teachers)
-    plan.grid  # noqa: B018 - raises
+    teachers.require_sites(plan.grid().needed)
 
 
 def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:

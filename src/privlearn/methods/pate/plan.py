@@ -187,21 +187,27 @@ class PatePlan(AbstractPlan):
         over = 1 if isinstance(self.aggregate, Votes | ConfidentVotes) else self.teachers
         return self.noise * self.aggregate.sensitivity / over
 
-    @property
-    def grid(self) -> NoiseGrid | None:
-        """The grid on which sites add their shares of the noise; None where they add none.
+    def grid(self, answer_step: float = 1.0) -> NoiseGrid:
+        """The grid on which sites add their shares of the noise.
+
+        Args:
+            answer_step: what answers are whole multiples of, a power of two; 1 for votes.
 
         Raises:
-            BadInput: the noise is not settled, or so small that sums would not fit into 64 bits.
+            BadInput: sites add none, the noise is not settled, or it is so small that sums would
+                not fit into 64 bits.
         """
         if self.site_noise is None:
-            return None
+            raise BadInput(
+                "sites add no noise by this plan: expected one with "
+                "site_noise=pv.teachers.SiteNoise(absent=0)"
+            )
         return NoiseGrid.fit(
             self.noise,
             self.aggregate.sensitivity,
             teachers=self.teachers,
             absent=self.site_noise.absent,
-            whole=isinstance(self.aggregate, Votes),
+            answer_step=answer_step,
         )
 
     def noise_figures(self) -> dict[str, float]:
@@ -397,13 +403,13 @@ class PatePlan(AbstractPlan):
 
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Who the teachers were, how many queries they answered, and what the student began as."""
-        rows = teacher_rows(facts.get("teacher") or {})
+        by_sites = self.site_noise is not None
+        rows = teacher_rows(facts.get("teacher") or {}, by_sites=by_sites)
         if facts.get("answered") is not None:
             rows.append(
                 ("answered", f"{facts['answered']} (of {facts['public_inputs']} public inputs)")
             )
         rows += [("neighbours differ in", neighbours(self.group_size, persons=self.persons))]
-        by_sites = self.site_noise is not None
         trusted = trust(self.aggregate.kind, facts.get("teacher") or {}, by_sites=by_sites)
         rows += [("trust model", trusted)]
         return rows + start_rows(facts.get("public_start")) + reducer_rows(facts.get("reducer"))
@@ -427,12 +433,6 @@ def require_shareable(plan: PatePlan) -> None:
             "ConfidentVotes are answered where a test on the counts says so, and with noise by the "
             "sites nobody sees the counts: expected pv.teachers.Votes(classes=...), or leave "
             "site_noise out"
-        )
-    if isinstance(plan.aggregate, Box):
-        raise BadInput(
-            "answers in a Box move apart when sites round them to a grid, and its sensitivity has "
-            "no room for that: expected for noise by the sites pv.teachers.Ball(radius=...), or "
-            "leave site_noise out"
         )
 
 

@@ -49,7 +49,7 @@ class NoiseGrid:
     """The grid on which sites add their shares; public.
 
     Attributes:
-        step: the distance of its points, a power of two, of 1 for votes at most.
+        step: the distance of its points, a power of two: that of the answers at most.
         sigma: the parameter of a site's discrete Gaussian, in steps.
         reach: the largest draw that a site sends, in steps.
         needed: how many shares add up to the claimed noise.
@@ -68,7 +68,7 @@ class NoiseGrid:
         *,
         teachers: int,
         absent: int,
-        whole: bool,
+        answer_step: float = 1.0,
     ) -> Self:
         """The grid for noise of that multiplier of the sensitivity.
 
@@ -78,18 +78,16 @@ class NoiseGrid:
 
         Args:
             noise_multiplier: noise of the sum over sensitivity.
-            sensitivity: the most that one teacher moves the sum, whose answers sites round towards
-                0 so that rounding adds nothing to it.
+            sensitivity: the most that one teacher moves the sum, rounding included.
             teachers, absent: how many sites there are, and may add nothing.
-            whole: whether answers are whole numbers, which are points of the grid.
+            answer_step: what answers are whole multiples of, a power of two; 1 for votes.
 
         Raises:
             BadInput: noise so small that sums on its grid would not fit into 64 bits.
         """
         needed = teachers - absent
         share = noise_multiplier * sensitivity / math.sqrt(needed) * (1 + _ROOM)
-        step = 2.0 ** math.floor(math.log2(share / _FINE))
-        step = min(step, 1.0) if whole else step
+        step = min(answer_step, 2.0 ** math.floor(math.log2(share / _FINE)))
         sigma = share / step
         reach = math.ceil(_REACH * sigma)
         if teachers * (sensitivity / step + reach) > _LARGEST:

@@ -195,7 +195,16 @@ class CodeSums:
         most = teachers * (1.0 if self._box else self._radius)
         _require_possible(bool((lengths <= most * (1 + _ROUNDING)).all()))
         self.added.see_none()  # each was measured where it was bounded
-        self.sums += numbers if self._matrix is None else numbers @ self._matrix.T
+        self.sums += self.encode_sum(numbers)
+
+    def encode_sum(self, numbers: Tensor) -> Tensor:
+        """The codes of a sum of answers, which for a box are targets less the centre; exact as the
+        map is linear.
+
+        Args:
+            numbers: as of `add_sum`, times the step; float64.
+        """
+        return numbers if self._matrix is None else numbers @ self._matrix.T
 
     def _try_to_encode(self, targets: Tensor) -> Tensor:
         """The codes of some targets as `_clip_codes`; 0 where the encoder fails on these targets,
