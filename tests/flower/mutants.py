@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "sums of codes are added twice",
         sums.CodeSums.add_sum,
-        "self.sums += numbers if",
-        "self.sums += 2 * numbers if",
+        "self.sums += self.encode_sum(numbers)",
+        "self.sums += 2 * self.encode_sum(numbers)",
         SAME,
     ),
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant(
         "a resumed server asks again",
         answers.keep_answers,
-        '_total(totals).copy_(saved.tensors["sums"])',
+        "totals, streams = _unpack_sums(saved, plan, reducer, streams)",
         "totals = sums()",
         KILLED,
     ),
@@ -237,7 +237,7 @@ MUTANTS = [
     ),
     Mutant(
         "a resumed server draws other noise",
-        answers.keep_answers,
+        answers._unpack_sums,
         'Streams.at(saved.plain["streams"])',
         "streams",
         KILLED,

@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant(
         "one event for all queries",
         teachers_plan.PatePlan.event,
-        "Repeated(Gaussian(self.noise), self.queries)",
+        "Repeated(one, self.queries)",
         "Gaussian(self.noise)",
         "check_the_plan_is_every_query",
     ),
@@ -366,7 +366,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody asks for persons' ids",
-        answers.sum_answers,
+        answers.require_count,
         "teachers.require_covered(plan.adjacency, plan.unit)",
         "pass",
         "check_persons_are_protected_where_they_are_known",
@@ -613,7 +613,7 @@ MUTANTS = [
     ),
     Mutant(
         "other noise for the same sums",
-        answers.keep_answers,
+        answers._unpack_sums,
         'Streams.at(saved.plain["streams"])',
         "streams",
         "check_killed_while_asking_draws_the_same_noise",
@@ -621,7 +621,7 @@ MUTANTS = [
     Mutant(
         "nothing is kept before noise is drawn",
         answers.keep_answers,
-        'file.write(Saved({"sums": _total(totals)}, plain))',
+        'file.write(Saved({} if totals is None else {"sums": _total(totals)}, plain))',
         "pass",
         "check_killed_while_asking_draws_the_same_noise",
     ),
