@@ -75,8 +75,8 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
     )
     if "server_saw" in teacher:
         return (
-            f"A trusted aggregator: the publisher's server saw {teacher['server_saw']}, without "
-            "noise, and added the noise. The publisher has to be trusted with that, and to add the "
+            "A trusted aggregator: before noise was added, the publisher's server saw "
+            f"{teacher['server_saw']}. The publisher has to be trusted with that, and to add the "
             f"noise; those who get the model need not be.{elsewhere}"
         )
     return (
@@ -123,7 +123,7 @@ def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "server_saw" in stated:
         return [
             ("each teacher", "was trained at its site, which bounded and sent its answers"),
-            ("the server saw", f"{stated['server_saw']}, without noise"),
+            ("before noise was added, the server saw", stated["server_saw"]),
         ]
     if stated.get("source") != "trained":
         predicted_elsewhere = stated == {"source": "given"}
