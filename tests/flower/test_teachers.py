@@ -458,7 +458,7 @@ def test_a_certificate_and_its_card_say_what_the_server_saw(tmp_path):
         pv.publish(result, out, delta=1e-3)
         for page in ("README.md", "card.html"):
             text = unescape((out / page).read_text())
-            assert f"the publisher's server saw {words}, without noise" in text
+            assert f"before noise was added, the publisher's server saw {words}." in text
             assert "at its site" in text
         assert pv.verify(out).ok
         second = [sys.executable, "-m", "privlearn_verify", str(out)]

@@ -29,7 +29,7 @@ _TERMS, _PLAN, _NAME = "terms", "plan", "question"
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShareQuestion:
     """What a server asks a site that adds its share of the noise; public.
 

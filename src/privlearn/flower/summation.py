@@ -31,7 +31,7 @@ Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
 Fits = Callable[[NDArray[np.int64]], bool]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Total:
     """A sum over nodes.
 

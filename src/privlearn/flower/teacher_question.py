@@ -30,7 +30,7 @@ _INPUTS, _BOUNDS, _ENCODER = "inputs", "bounds", "encoder"
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Question:
     """Public inputs, and the integers in which a site answers them.
 

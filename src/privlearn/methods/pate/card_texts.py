@@ -84,8 +84,8 @@ def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> s
     )
     if "server_saw" in teacher:
         return (
-            f"A trusted aggregator: the publisher's server saw {teacher['server_saw']}, without "
-            "noise, and added the noise. The publisher has to be trusted with that, and to add the "
+            "A trusted aggregator: before noise was added, the publisher's server saw "
+            f"{teacher['server_saw']}. The publisher has to be trusted with that, and to add the "
             f"noise; those who get the model need not be.{elsewhere}"
         )
     return (
@@ -132,10 +132,10 @@ def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
 def teacher_rows(stated: Mapping[str, Any], *, by_sites: bool = False) -> list[tuple[str, str]]:
     """Who the teachers were, and whether each site added a share of the noise."""
     if "server_saw" in stated:
-        noise = "with the sites' shares of the noise" if by_sites else "without noise"
+        saw = "with the sites' shares of the noise" if by_sites else "before noise was added"
         return [
             ("each teacher", "was trained at its site, which bounded and sent its answers"),
-            ("the server saw", f"{stated['server_saw']}, {noise}"),
+            (f"{saw}, the server saw", stated["server_saw"]),
         ]
     if stated.get("source") != "trained":
         predicted_elsewhere = stated == {"source": "given"}

@@ -229,7 +229,7 @@ class TargetsInIntegers(IntegerAnswers):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearEncoder:
     """A linear map from targets to codes, given as public arrays.
 
