@@ -61,6 +61,8 @@ def list_events(plan: Any) -> list[Any]:
             return list_gradient_events(plan)
         case "pate":
             aggregate = plan["aggregate"]
+            if plan.get("site_noise"):
+                return list_shared_events(plan, s)
             if aggregate["kind"] != "confident-votes":
                 return [repeat(make_gaussian(s), plan["queries"])]
             rho = aggregate["answers"] / (1 - aggregate["share"]) / (2 * s * s)
@@ -78,6 +80,14 @@ def list_events(plan: Any) -> list[Any]:
         case "blocks" | "random-stopping":
             return list_choice_events(plan)
     raise Unknown(f"a plan of kind {kind}")
+
+
+def list_shared_events(plan: Any, s: float) -> list[Any]:
+    """Return the events of a plan whose noise is added by the sites."""
+    absent = plan["site_noise"]["absent"]
+    demand(0 <= absent < plan["teachers"], "no site is left to add the noise")
+    demand(plan["aggregate"]["kind"] != "confident-votes", "noise by sites on tests of counts")
+    return [repeat({"kind": "zcdp", "rho": 1 / (2 * s * s)}, plan["queries"])]
 
 
 def list_class_events(plan: Any) -> list[Any]:

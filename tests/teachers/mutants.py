@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "the last queries are left out",
         sums.CodeSums.add,
-        "range(0, self._queries, rows)",
-        "range(0, self._queries - rows + 1, rows)",
+        "range(0, self.queries, rows)",
+        "range(0, self.queries - rows + 1, rows)",
         "check_targets_that_are_encoded_in_parts_add_up_to_the_same",
     ),
     Mutant(
@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant(
         "one event for all queries",
         teachers_plan.PatePlan.event,
-        "Repeated(Gaussian(self.noise), self.queries)",
+        "Repeated(one, self.queries)",
         "Gaussian(self.noise)",
         "check_the_plan_is_every_query",
     ),
@@ -366,7 +366,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody asks for persons' ids",
-        answers.sum_answers,
+        answers.require_count,
         "teachers.require_covered(plan.adjacency, plan.unit)",
         "pass",
         "check_persons_are_protected_where_they_are_known",
@@ -553,9 +553,9 @@ MUTANTS = [
     ),
     Mutant(
         "all teachers' answers are held",
-        answers.sum_answers,
-        "teachers.answers(inputs, streams, progress, sums.shapes)",
-        "list(teachers.answers(inputs, streams, progress, sums.shapes))",
+        teachers_ensemble.Teachers.add_answers,
+        "self.answers(inputs, streams, progress, totals.shapes)",
+        "list(self.answers(inputs, streams, progress, totals.shapes))",
         "check_one_teacher_is_held_at_a_time",
     ),
     Mutant(
@@ -613,7 +613,7 @@ MUTANTS = [
     ),
     Mutant(
         "other noise for the same sums",
-        answers.keep_answers,
+        answers._unpack_sums,
         'Streams.at(saved.plain["streams"])',
         "streams",
         "check_killed_while_asking_draws_the_same_noise",
@@ -621,7 +621,7 @@ MUTANTS = [
     Mutant(
         "nothing is kept before noise is drawn",
         answers.keep_answers,
-        'file.write(Saved({"sums": _total(totals)}, plain))',
+        'file.write(Saved({} if totals is None else {"sums": _total(totals)}, plain))',
         "pass",
         "check_killed_while_asking_draws_the_same_noise",
     ),

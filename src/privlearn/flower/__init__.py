@@ -1,8 +1,8 @@
 """PATE over Flower: hospitals keep their records, and answer a server's public questions.
 
 `teacher_app(load)` is what each hospital runs, `FlowerTeachers(grid, count)` what the server gives
-to `pv.pate`. A `SecureSum` adds up integers of the sites under masks. Flower has to be installed
-(`pip install privlearn[flower]`).
+to `pv.pate`. Both take a `Summation`, by which the sites' answers are added up. Flower has to be
+installed (`pip install privlearn[flower]`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between the server and the sites: public inputs go out, a teacher's answers come back.
+"""Messages from the sites to the server: integers, or nothing.
 
 A message holds one array and nothing else. In particular no text of an error leaves a site: it may
 quote records.
@@ -12,24 +12,11 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-#: What a teacher is asked, and the kind of message that asks it.
-QUESTION = "teacher"
-ASK = f"query.{QUESTION}"
-_ANSWERS, _INPUTS = "answers", "inputs"
-
-
-def pack_inputs(inputs: NDArray[Any]) -> RecordDict:
-    """A request: public inputs, a row for each query."""
-    return RecordDict({_INPUTS: ArrayRecord([inputs])})
-
-
-def unpack_inputs(content: RecordDict) -> NDArray[Any]:
-    """The public inputs of a request."""
-    return _only_array(content, _INPUTS)
+_ANSWERS = "answers"
 
 
 def pack_answers(answers: NDArray[Any] | None) -> RecordDict:
-    """A reply: a row for each query; empty for a teacher that has no answers."""
+    """A reply; empty for a site that has no answers."""
     return RecordDict({} if answers is None else {_ANSWERS: ArrayRecord([answers])})
 
 
@@ -39,9 +26,5 @@ def unpack_answers(content: RecordDict) -> NDArray[Any]:
     Raises:
         Exception: it holds none. A site may send anything.
     """
-    return _only_array(content, _ANSWERS)
-
-
-def _only_array(content: RecordDict, name: str) -> NDArray[Any]:
-    [array] = content.array_records[name].to_numpy_ndarrays()
+    [array] = content.array_records[_ANSWERS].to_numpy_ndarrays()
     return np.asarray(array)

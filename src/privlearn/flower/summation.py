@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 #: Computes a node's integers (int64, one dimension) from a request, or None where it has none.
 Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
 
+#: Whether one node can have these integers.
+Fits = Callable[[NDArray[np.int64]], bool]
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,12 +91,31 @@ class Summation(ABC):
             progress: called as replies arrive.
         """
 
+    def requiring(self, fits: Fits) -> Summation:
+        """The same, without nodes whose integers do not fit, where the server can read them; else
+        itself.
+
+        Args:
+            fits: looks at the integers of one node, shape (size,).
+        """
+        return self
+
 
 @final
+@dataclass(frozen=True, eq=False)
 class InTheClear(Summation):
-    """Each node sends its integers to the server, which adds them up and can read each."""
+    """Each node sends its integers to the server, which adds them up and can read each.
 
-    server_sees = "each site's answers"
+    Attributes:
+        fits: whether one node can have these integers; None: all within the bound can be.
+    """
+
+    fits: Fits | None = None
+    server_sees: ClassVar[str] = "each site's answers"
+
+    def requiring(self, fits: Fits) -> InTheClear:
+        """The same, without nodes whose integers do not fit."""
+        return InTheClear(fits)
 
     def serve(self, app: ClientApp, question: str, compute: Compute) -> None:
         """Answer with the integers themselves."""
@@ -115,7 +137,7 @@ class InTheClear(Summation):
         timeout: float,
         progress: Progress | None = None,
     ) -> Total:
-        """The sum of what arrives and is within the bound."""
+        """The sum of what arrives, is within the bound and fits."""
         kind = f"query.{question}"
         requests = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
         replies = collect_replies(grid, requests, timeout, progress)
@@ -123,7 +145,7 @@ class InTheClear(Summation):
         added = []
         for node, reply in zip(nodes, replies, strict=True):
             integers = read_integers(reply, size, bound)
-            if integers is not None:
+            if integers is not None and (self.fits is None or self.fits(integers)):
                 values += integers
                 added.append(node)
         return Total(values, tuple(added))

@@ -20,6 +20,7 @@ from privlearn.methods.pate.reducers import PublicPCA as PublicPCA
 from privlearn.methods.pate.reducers import RandomProjection as RandomProjection
 from privlearn.methods.pate.reducers import Reducer as Reducer
 from privlearn.methods.pate.reducers import unit_ball as unit_ball
+from privlearn.methods.pate.site_noise import SiteNoise as SiteNoise
 from privlearn.methods.pate.student import Spread as Spread
 from privlearn.methods.pate.student import Student as Student
 from privlearn.methods.pate.trained import KeptFolder as KeptFolder

@@ -11,11 +11,13 @@ secret as the records until then. Afterwards it holds what was released and noth
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,7 @@ from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.filters import PrivacyFilter
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.mechanisms.noise_shares import NoisySum, SharedSum
 from privlearn.core.mechanisms.release import release
 from privlearn.core.sampling import FullBatch, Sample
 from privlearn.core.streams import Streams
@@ -31,6 +34,7 @@ from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.ensemble import Teachers
+from privlearn.methods.pate.integers import integers_for
 from privlearn.methods.pate.plan import Ball, Box, ConfidentVotes, PatePlan, Votes
 from privlearn.methods.pate.reducers import Reducer
 from privlearn.methods.pate.sums import CodeSums, VoteCounts
@@ -235,18 +239,25 @@ def sum_answers(
             where one is; recipes or files that are refused. What teachers say that were trained
             here is never refused: it follows from their records.
     """
+    require_count(plan, teachers)
+    sums = empty(plan, reducer)
+    silent = teachers.add_answers(sums, inputs, streams, progress)
+    sums.added.require_kept()
+    return sums, silent
+
+
+def require_count(plan: PatePlan, teachers: Teachers) -> None:
+    """Refuse other teachers than the plan's.
+
+    Raises:
+        BadInput: another number, or it is known that a unit can change two of them.
+    """
     if teachers.count != plan.teachers:
         raise BadInput(
             f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise "
             "follows from that number, so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency, plan.unit)
-    sums = empty(plan, reducer)
-    silent = 0
-    for said in teachers.answers(inputs, streams, progress, sums.shapes):
-        silent += not sums.add(said)
-    sums.added.require_kept()
-    return sums, silent
 
 
 def release_answers(
@@ -262,6 +273,11 @@ def release_answers(
     Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn,
     and every number that is returned follows from what was released.
     """
+    if plan.site_noise is not None:
+        raise BadInput(
+            "the sites add the noise by this plan, and these sums have none: expected teachers at "
+            "sites, asked by receive_answers. Nothing was charged; or leave site_noise out"
+        )
     if isinstance(sums, CodeSums):
         assert reducer is not None
         codes = _codes(plan, sums, ledger, streams)
@@ -279,6 +295,64 @@ def release_answers(
             sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams
         )
     return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool, device="cpu"), counts
+
+
+def receive_answers(
+    plan: PatePlan,
+    teachers: Teachers,
+    reducer: Reducer | None,
+    inputs: Tensor,
+    ledger: Account,
+    question: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Noisy, int]:
+    """Ask sites that add the noise themselves, and read their noisy sum: nothing is added to it.
+
+    Guarantee: what is charged to `ledger` is `plan.event()`, before any site is asked, and every
+    number that is returned follows from a sum that holds enough shares of the noise.
+
+    Args:
+        plan: with `site_noise`.
+        teachers: at the sites.
+        reducer: from codes to targets; None for votes.
+        inputs: the public inputs that are asked about, shape (queries, ...).
+        ledger: what is charged.
+        question: names this question (`Teachers.ask_for_noisy_sum`).
+        progress: called with (teachers done, teachers in all).
+
+    Returns:
+        As `release_answers`; and how many sites are not in the sum, which is private.
+
+    Raises:
+        BadInput: fewer shares than the plan claims; the charge stays. Or a sum of another shape.
+    """
+    sums, silent = empty(plan, reducer), 0
+    encoder = sums.encoder if isinstance(sums, CodeSums) else None
+    integers = integers_for(plan.aggregate, encoder)
+    grid = plan.grid(integers.step)
+
+    def ask() -> SharedSum:
+        nonlocal silent
+        total = teachers.ask_for_noisy_sum(plan, sums, inputs, question, progress)
+        silent = plan.teachers - len(set(total.nodes))
+        return total
+
+    received = NoisySum.receive(
+        ask, needed=grid.needed, event=plan.event(), adjacency=plan.adjacency, ledger=ledger
+    )
+    size = plan.queries * integers.size
+    if received.values.dtype != np.int64 or received.values.shape != (size,):
+        raise BadInput(
+            f"the noisy sum has {received.values.dtype} values of shape {received.values.shape}: "
+            f"expected int64 ones of shape {(size,)}. It was charged, and nothing released"
+        )
+    noisy = torch.from_numpy(received.values).double().mul_(grid.step).view(plan.queries, -1)
+    answered = torch.ones(plan.queries, dtype=torch.bool, device="cpu")
+    if isinstance(sums, CodeSums):
+        assert reducer is not None
+        codes = sums.encode_sum(noisy) / plan.teachers + sums.origin
+        return (reducer.decode(codes.float()), answered, None), silent
+    return (noisy.argmax(1), answered, noisy), silent
 
 
 def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) -> Tensor:
@@ -364,6 +438,7 @@ def keep_answers(
     streams: Streams,
     file: Checkpoint,
     facts: dict[str, str],
+    receive: Callable[[str], Noisy] | None = None,
 ) -> Answers:
     """The answers to the plan's queries: released and kept in `file`, or taken from there.
 
@@ -380,6 +455,8 @@ def keep_answers(
             own.
         file: where answers are kept.
         facts: what a run must have in common with the file to go on from it.
+        receive: for noise by the sites, asks the question of that name and charges (`sums` is then
+            not called): a run that was interrupted asks the same question again.
 
     Raises:
         BadInput: the file is of another run, or its run was charged to another ledger.
@@ -389,35 +466,50 @@ def keep_answers(
         saved = file.read()
         if saved is None:
             ledger.require_room(plan.event(), plan.adjacency, plan.unit)
-            totals = sums()
+            totals, question = None if receive else sums(), new_question()
             with _end_on_failure(ledger, file):
                 ledger.begin(plan.event(), plan.adjacency, plan.unit)
                 plain = {
                     "state": _ASKING,
                     "facts": facts,
                     "run": ledger.run,
-                    "streams": streams.state(),
+                    **({"question": question} if receive else {"streams": streams.state()}),
                 }
-                file.write(Saved({"sums": _total(totals)}, plain))
+                file.write(Saved({} if totals is None else {"sums": _total(totals)}, plain))
         else:
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _unpack_answers(saved, plan, pool, ledger)
-            watch = streams.noise.watch
-            totals, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
-            streams.noise.watch = watch
-            _total(totals).copy_(saved.tensors["sums"])
-            totals.added.see(
-                torch.zeros(0, device="cpu")
-            )  # they were measured before they were kept
-        answers = of_pool(
-            plan, pool, ledger, release_answers(plan, totals, reducer, ledger, streams), streams
-        )
+            question = saved.plain.get("question", "")
+            if receive is None:
+                totals, streams = _unpack_sums(saved, plan, reducer, streams)
+        if receive is not None:
+            noisy = receive(question)
+        else:
+            assert totals is not None
+            noisy = release_answers(plan, totals, reducer, ledger, streams)
+        answers = of_pool(plan, pool, ledger, noisy, streams)
         file.write(_pack_answers(answers, facts, ledger.run))
         ledger.settle()
         return answers
+
+
+def new_question() -> str:
+    """A name that no other question has."""
+    return secrets.token_hex(16)
+
+
+def _unpack_sums(
+    saved: Saved, plan: PatePlan, reducer: Reducer | None, streams: Streams
+) -> tuple[CodeSums | VoteCounts, Streams]:
+    """The sums that were kept before anything was drawn, and the streams to draw from."""
+    totals, drawn_from = empty(plan, reducer), Streams.at(saved.plain["streams"])
+    drawn_from.noise.watch = streams.noise.watch
+    _total(totals).copy_(saved.tensors["sums"])
+    totals.added.see(torch.zeros(0, device="cpu"))  # they were measured before they were kept
+    return totals, drawn_from
 
 
 def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: Streams) -> Answers:
@@ -434,7 +526,7 @@ def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: S
         pool,
         ledger,
         seeded=streams.seeded,
-        discrete=streams.noise.discrete,
+        discrete=streams.noise.discrete or plan.site_noise is not None,
     )
 
 

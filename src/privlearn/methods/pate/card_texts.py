@@ -54,13 +54,22 @@ def neighbours(group_size: int, *, persons: bool) -> str:
     return f"{changed}. The number of teachers and the public inputs are the same in both"
 
 
-def trust(kind: str, teacher: Mapping[str, Any]) -> str:
+def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> str:
     """Who saw what, and has to be trusted with it.
 
     Args:
         kind: of what is asked for.
         teacher: what is stated of the teachers.
+        by_sites: whether each site adds a share of the noise.
     """
+    if by_sites:
+        return (
+            f"The sites: each added a share of the noise to its own {_GIVEN[kind]} before they "
+            "left it, and as many of them as the plan counts have to be trusted to do so and to "
+            "keep their shares. For those who get the model nobody else need be. The publisher's "
+            f"server saw {teacher.get('server_saw', 'what the sites sent')}, with the shares of "
+            "the noise that are in it: one site's share alone hides less than is stated here."
+        )
     exact = f"each teacher's exact {_GIVEN[kind]}, which are not private, and added the noise"
     if teacher.get("source") == "trained":
         return (
@@ -73,6 +82,12 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
         "publisher. That each record was with one teacher, which was chosen without a look at "
         "other records, is their word."
     )
+    if "server_saw" in teacher:
+        return (
+            "A trusted aggregator: before noise was added, the publisher's server saw "
+            f"{teacher['server_saw']}. The publisher has to be trusted with that, and to add the "
+            f"noise; those who get the model need not be.{elsewhere}"
+        )
     return (
         f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with "
         "them, and to add the noise; those who get the model need not "
@@ -80,13 +95,15 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
     )
 
 
-def words(kind: str, changed: str) -> dict[str, str]:
+def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
     """The method's own answers to a card's questions.
 
     Args:
         kind: of what is asked for.
         changed: what neighbours differ in.
+        by_sites: whether each site adds a share of the noise.
     """
+    noise = "a sum of discrete Gaussians, one of each site" if by_sites else "Gaussian"
     return {
         "Releases": _RELEASED[kind],
         "Not protected": (
@@ -94,9 +111,9 @@ def words(kind: str, changed: str) -> dict[str, str]:
             "them alone."
         ),
         "Mechanisms": (
-            f"{_RELEASED[kind]}; the noise is Gaussian. Neighbours differ in {changed}. A teacher "
-            f"that changes {_MOVED[kind]}. The releases are listed under “Where the privacy was "
-            "spent”, and in privacy.json, from which the figures can be computed again."
+            f"{_RELEASED[kind]}; the noise is {noise}. Neighbours differ in {changed}. A "
+            f"teacher that changes {_MOVED[kind]}. The releases are listed under “Where the "
+            "privacy was spent”, and in privacy.json, from which the figures can be computed again."
         ),
         "Utility": (
             "Test figures, where there are any, are under “How good the model is”. Noise costs "
@@ -112,8 +129,14 @@ def words(kind: str, changed: str) -> dict[str, str]:
     }
 
 
-def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who the teachers were."""
+def teacher_rows(stated: Mapping[str, Any], *, by_sites: bool = False) -> list[tuple[str, str]]:
+    """Who the teachers were, and whether each site added a share of the noise."""
+    if "server_saw" in stated:
+        saw = "with the sites' shares of the noise" if by_sites else "before noise was added"
+        return [
+            ("each teacher", "was trained at its site, which bounded and sent its answers"),
+            (f"{saw}, the server saw", stated["server_saw"]),
+        ]
     if stated.get("source") != "trained":
         predicted_elsewhere = stated == {"source": "given"}
         return (

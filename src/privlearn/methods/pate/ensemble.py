@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from torch import Tensor
@@ -22,7 +22,11 @@ from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
-from privlearn.methods.pate.sums import Shapes
+from privlearn.methods.pate.sums import CodeSums, Shapes, VoteCounts
+
+if TYPE_CHECKING:
+    from privlearn.core.mechanisms.noise_shares import SharedSum
+    from privlearn.methods.pate.plan import PatePlan
 
 #: Called with (teachers done, teachers in all).
 Progress = Callable[[int, int], None]
@@ -32,7 +36,9 @@ _FRACTIONS = 10
 
 
 class Teachers:
-    """An ensemble: gives each teacher's answers, one teacher at a time."""
+    """An ensemble: gives each teacher's answers, one teacher at a time; or, where each is at a site
+    that adds a share of the noise, their noisy sum.
+    """
 
     @property
     @abstractmethod
@@ -85,6 +91,52 @@ class Teachers:
         """
         return {}
 
+    def require_sites(self, needed: int) -> None:
+        """Refuse teachers that are not at sites which add shares of the noise, or fewer of these
+        than needed, before anything is charged.
+
+        Args:
+            needed: how many shares add up to the claimed noise.
+
+        Raises:
+            BadInput: they are refused.
+        """
+        raise BadInput(
+            f"{type(self).__name__} add no noise, and the plan has site_noise: expected teachers "
+            "at sites, such as privlearn.flower.FlowerTeachers. Nothing was charged; or leave "
+            "site_noise out of the plan"
+        )
+
+    def ask_for_noisy_sum(
+        self,
+        plan: PatePlan,
+        totals: CodeSums | VoteCounts,
+        inputs: Tensor,
+        question: str,
+        progress: Progress | None = None,
+    ) -> SharedSum:
+        """Ask the sites for the sum of their answers, to which each has added its share of the
+        noise. It is charged before; who is asked charges, too.
+
+        Args:
+            plan: with `site_noise`, whose grid the answers are on.
+            totals: says what is asked for; nothing is added to it.
+            inputs: public inputs, shape (queries, ...).
+            question: names this question, so that a site gives the same answer when it is asked
+                again, and draws new noise for any other.
+            progress: called with (teachers done, teachers in all).
+
+        Returns:
+            The sum in steps of the grid, int64, shape (queries x numbers,), and who is in it.
+
+        Raises:
+            BadInput: these teachers are at no sites.
+        """
+        raise BadInput(
+            f"{type(self).__name__} give no noisy sum: expected teachers at sites, such as "
+            "privlearn.flower.FlowerTeachers. Leave site_noise out of the plan"
+        )
+
     @abstractmethod
     def answers(
         self,
@@ -105,6 +157,28 @@ class Teachers:
             shapes: what the shape of one answer must be among, for what is known without a look at
                 records to be refused by; None: any.
         """
+
+    def add_answers(
+        self,
+        totals: CodeSums | VoteCounts,
+        inputs: Tensor,
+        streams: Streams,
+        progress: Progress | None = None,
+    ) -> int:
+        """Add what all teachers answer to `inputs` to `totals`, which bound it; one teacher is held
+        at a time.
+
+        Args:
+            totals: where answers are added up.
+            inputs, streams, progress: as for `answers`.
+
+        Returns:
+            How many had no usable answers: private.
+        """
+        silent = 0
+        for said in self.answers(inputs, streams, progress, totals.shapes):
+            silent += not totals.add(said)
+        return silent
 
 
 class PredictedElsewhere(Teachers):

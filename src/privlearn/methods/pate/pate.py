@@ -26,11 +26,15 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.pate.answers import (
     Answers,
+    Noisy,
     Pool,
     empty,
     keep_answers,
+    new_question,
     of_pool,
+    receive_answers,
     release_answers,
+    require_count,
     sum_answers,
 )
 from privlearn.methods.pate.chances import drowned
@@ -146,6 +150,8 @@ def ask_teachers(
     _require_kinds(plan, teachers, ledger, streams, progress)
     require_fit("reducer", reducer, Reducer | None)
     pool = Pool.of(public_inputs, plan.reachable().queries)
+    if plan.site_noise is not None:
+        _require_sites(plan, teachers)
     teachers.require_others(pool.raw)
     _warn_of_noise(plan, reducer)
     ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
@@ -153,6 +159,12 @@ def ask_teachers(
     same = _facts(plan, teachers, reducer, pool)
     if streams.noise.secret is not None:
         streams.bind({**same, **teachers.determined(queries)})
+
+    def receive(question: str) -> Noisy:
+        noisy, silent["teachers_without_answers"] = receive_answers(
+            plan, teachers, reducer, queries, ledger, question, progress
+        )
+        return noisy
 
     def sums() -> CodeSums | VoteCounts:
         total, silent["teachers_without_answers"] = sum_answers(
@@ -163,15 +175,20 @@ def ask_teachers(
     if keep is None:
         session = Session(plan, ledger, streams)
         session.count_examples(teachers.examples, teachers.records)
-        totals = sums()
+        totals = sums() if plan.site_noise is None else None
         with session.charging():
-            noisy = release_answers(plan, totals, reducer, ledger, streams)
+            noisy = (
+                receive(new_question())
+                if totals is None
+                else release_answers(plan, totals, reducer, ledger, streams)
+            )
         answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)
         warn_of_target(plan, ledger, teachers.examples)
         require_rows(ledger, teachers.records)
-        answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
+        file, asked = Checkpoint(keep), None if plan.site_noise is None else receive
+        answers = keep_answers(plan, pool, sums, reducer, ledger, streams, file, same, asked)
     facts = _describe_asking(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
 
@@ -239,6 +256,12 @@ def teach_student(answers: Answers, student: StudentRecipe) -> Result:
         seeded=answers.seeded,
         private_diagnostics=answers.private_diagnostics,
     )
+
+
+def _require_sites(plan: PatePlan, teachers: Teachers) -> None:
+    """Refuse a plan of noise by the sites for teachers that are at none, too few or others."""
+    require_count(plan, teachers)
+    teachers.require_sites(plan.grid().needed)
 
 
 def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:

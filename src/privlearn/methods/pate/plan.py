@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypedDict, final, get_args
 
 from privlearn._checks import between, count, one_of, positive, probability, with_plain_numbers
 from privlearn._checks import delta as valid_delta
-from privlearn._public import registered
+from privlearn._public import OMITTED, registered
 from privlearn._shapes import Count, Open, Positive
 from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.budget import Budget, require_budget
-from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.calibration import solve_gaussian, solve_zcdp
 from privlearn.core.accounting.events import Composed, Event, Repeated, compose
 from privlearn.core.accounting.guarantee import ALL, Adjacency, PrivacyUnit
-from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.mechanisms import ZCDP, Gaussian
 from privlearn.core.accounting.trees import GaussianFilter
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.run_facts import RunFacts
@@ -38,6 +38,7 @@ from privlearn.methods.pate.card_texts import (
     trust,
     words,
 )
+from privlearn.methods.pate.site_noise import NoiseGrid, SiteNoise
 
 _MOST = 10**7
 _ASKED = {
@@ -59,6 +60,7 @@ class TeacherFacts(TypedDict, total=False):
     assigned_by: str
     recipe: Open
     seen_through: list[str]
+    server_saw: str
 
 
 class PateFacts(RunFacts, total=False):
@@ -97,6 +99,9 @@ class PatePlan(AbstractPlan):
         persons: whether the guarantee is for a person with all their rows, however many. A person
             who comes, goes or changes moves one teacher, so it costs nothing. It needs records with
             person ids (`pv.Dataset(..., groups=ids)`).
+        site_noise: who adds the noise: None for the one who adds the answers up, or `SiteNoise` for
+            the sites, each of which adds a share. The sum then costs as much zCDP as a Gaussian,
+            and a little more epsilon.
 
     Raises:
         BadInput: a number out of range.
@@ -110,6 +115,7 @@ class PatePlan(AbstractPlan):
     group_size: int = 1
     budget: Budget | None = None
     persons: bool = False
+    site_noise: SiteNoise | None = field(default=None, metadata=OMITTED)
     kind: ClassVar[str] = "pate"
     facts_shape: ClassVar[Any] = PateFacts
 
@@ -134,6 +140,8 @@ class PatePlan(AbstractPlan):
             raise BadInput(f"persons is {self.persons!r}: expected True or False")
         self.unit  # noqa: B018 - raises
         require_budget(self.budget)
+        if self.site_noise is not None:
+            require_shareable(self)
 
     @property
     def before(self) -> tuple[()]:
@@ -179,6 +187,29 @@ class PatePlan(AbstractPlan):
         over = 1 if isinstance(self.aggregate, Votes | ConfidentVotes) else self.teachers
         return self.noise * self.aggregate.sensitivity / over
 
+    def grid(self, answer_step: float = 1.0) -> NoiseGrid:
+        """The grid on which sites add their shares of the noise.
+
+        Args:
+            answer_step: what answers are whole multiples of, a power of two; 1 for votes.
+
+        Raises:
+            BadInput: sites add none, the noise is not settled, or it is so small that sums would
+                not fit into 64 bits.
+        """
+        if self.site_noise is None:
+            raise BadInput(
+                "sites add no noise by this plan: expected one with "
+                "site_noise=pv.teachers.SiteNoise(absent=0)"
+            )
+        return NoiseGrid.fit(
+            self.noise,
+            self.aggregate.sensitivity,
+            teachers=self.teachers,
+            absent=self.site_noise.absent,
+            answer_step=answer_step,
+        )
+
     def noise_figures(self) -> dict[str, float]:
         """Figures of the noise, by name: what the run states of it."""
         tests = (
@@ -208,12 +239,13 @@ class PatePlan(AbstractPlan):
 
     def event(self) -> Composed:
         """Everything that the run is charged: one Gaussian release for each query, or the limit of
-        them.
+        them. For noise by the sites one release of as much zCDP for each query.
 
         Raises:
             BadInput: the noise is not settled.
         """
-        parts: Event = self.limit or Repeated(Gaussian(self.noise), self.queries)
+        one = Gaussian(self.noise) if self.site_noise is None else ZCDP(0.5 / self.noise**2)
+        parts: Event = self.limit or Repeated(one, self.queries)
         return compose([parts])
 
     @with_plain_numbers
@@ -281,7 +313,8 @@ class PatePlan(AbstractPlan):
         return replace(self, noise_multiplier=1.0).scaled, 1.0
 
     def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
-        return solve_gaussian(budget, spent, math.sqrt(self._weight), step=1e-14)
+        solve = solve_gaussian if self.site_noise is None else solve_zcdp
+        return solve(budget, spent, math.sqrt(self._weight), step=1e-14)
 
     @property
     def summary(self) -> str:
@@ -308,6 +341,8 @@ class PatePlan(AbstractPlan):
                 ),
             ),
         ]
+        if self.site_noise is not None:
+            rows.append(("noise is added by", describe_site_noise(self.teachers, self.site_noise)))
         if not isinstance(asked, ConfidentVotes):
             return rows
         return [
@@ -362,18 +397,52 @@ class PatePlan(AbstractPlan):
         """What a card says of teachers, in place of sums over examples and of clipping."""
         kind = self.aggregate.kind
         changed = neighbours(self.group_size, persons=self.persons)
-        return {**words(kind, changed), "Trust model": trust(kind, facts.get("teacher") or {})}
+        by_sites = self.site_noise is not None
+        trusted = trust(kind, facts.get("teacher") or {}, by_sites=by_sites)
+        return {**words(kind, changed, by_sites=by_sites), "Trust model": trusted}
 
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Who the teachers were, how many queries they answered, and what the student began as."""
-        rows = teacher_rows(facts.get("teacher") or {})
+        by_sites = self.site_noise is not None
+        rows = teacher_rows(facts.get("teacher") or {}, by_sites=by_sites)
         if facts.get("answered") is not None:
             rows.append(
                 ("answered", f"{facts['answered']} (of {facts['public_inputs']} public inputs)")
             )
         rows += [("neighbours differ in", neighbours(self.group_size, persons=self.persons))]
-        rows += [("trust model", trust(self.aggregate.kind, facts.get("teacher") or {}))]
+        trusted = trust(self.aggregate.kind, facts.get("teacher") or {}, by_sites=by_sites)
+        rows += [("trust model", trusted)]
         return rows + start_rows(facts.get("public_start")) + reducer_rows(facts.get("reducer"))
+
+
+def require_shareable(plan: PatePlan) -> None:
+    """Refuse noise by sites that is none, of no site, or for what needs the counts themselves."""
+    shares = plan.site_noise
+    if not isinstance(shares, SiteNoise):
+        raise BadInput(
+            f"site_noise is {repr(shares)[:60]}: expected pv.teachers.SiteNoise(absent=0), or None "
+            "for noise by the one who adds up"
+        )
+    if shares.absent >= plan.teachers:
+        raise BadInput(
+            f"absent is {shares.absent}, of {plan.teachers} teachers: expected fewer, since the "
+            "others have to add the noise"
+        )
+    if isinstance(plan.aggregate, ConfidentVotes):
+        raise BadInput(
+            "ConfidentVotes are answered where a test on the counts says so, and with noise by the "
+            "sites nobody sees the counts: expected pv.teachers.Votes(classes=...), or leave "
+            "site_noise out"
+        )
+
+
+def describe_site_noise(teachers: int, shares: SiteNoise) -> str:
+    """What a card says of who adds the noise."""
+    needed = teachers - shares.absent
+    return (
+        f"the sites, each a share of the discrete Gaussian; any {needed} of the {teachers} shares "
+        "add up to the stated noise"
+    )
 
 
 def paper_noise_multiplier(queries: int, epsilon: float, delta: float) -> float:

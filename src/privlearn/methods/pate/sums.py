@@ -5,6 +5,10 @@ Teachers are added one by one, so memory does not grow with their number. One th
 answer to a query, or none at all, counts there as one whose code is the public centre of codes (for
 votes: as none), and nothing says so: what a teacher says, its shape and its type included, follows
 from its records.
+
+Sums of several teachers can be added, too (`add_sum`), whose answers were bounded and rounded to
+integers where the teachers are: `pate.integers`. Here it can be seen only whether that many bounded
+answers can have such a sum.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ Shapes = Sequence[tuple[int, ...]]
 _GRAM = 2000
 #: Numbers that are encoded at once.
 _BLOCK = 1 << 24
+#: By how much, relatively, the norm of an exact sum may be computed too large.
+_ROUNDING = 1e-6
 
 
 class Encoder(Protocol):
@@ -117,7 +123,7 @@ class CodeSums:
     """
 
     def __init__(self, aggregate: Codes, encoder: Encoder, queries: int) -> None:
-        self._queries, self._encoder = queries, encoder
+        self.aggregate, self.encoder, self.queries = aggregate, encoder, queries
         self.shape = encoder.shape
         self._box = isinstance(aggregate, Box)
         centre = encoder.centre.double()
@@ -130,7 +136,7 @@ class CodeSums:
             self.sensitivity = box_sensitivity(self._matrix, aggregate.dimensions)
             self._origin = self._encode(self._centre[None])[0]
         else:
-            self._centre = centre
+            self._centre, self._matrix = centre, None
             self.sensitivity = aggregate.sensitivity
             self._radius = aggregate.radius
             self._origin = encoder.code_centre.double()
@@ -144,7 +150,7 @@ class CodeSums:
         """What codes were counted from, as the encoder has it, to be added to their means;
         public.
         """
-        return self._encoder.encode(self._centre[None]).double()[0] if self._box else self._origin
+        return self.encoder.encode(self._centre[None]).double()[0] if self._box else self._origin
 
     @property
     def shapes(self) -> Shapes:
@@ -158,15 +164,47 @@ class CodeSums:
         Returns:
             Whether it had answers of that shape: private.
         """
-        targets = plain(predictions, self._queries, self.shapes)
+        targets = plain(predictions, self.queries, self.shapes)
         if targets is None:
             return False
         rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
-        for start in range(0, self._queries, rows):
+        for start in range(0, self.queries, rows):
             codes = self._try_to_encode(targets[start : start + rows])
             self.added.see(torch.linalg.vector_norm(codes, dim=1))
             self.sums[start : start + rows] += codes
         return True
+
+    def add_sum(self, integers: Tensor, teachers: int, step: float) -> None:
+        """Add the sum of several teachers' answers, each bounded and rounded elsewhere by
+        `pate.integers`.
+
+        That each is bounded rests on the code that ran there, which measures it. Measured here is
+        the sum alone: whether that many bounded answers can have it.
+
+        Args:
+            integers: their sum, int64: codes of shape (queries, numbers in a code); for a box
+                targets less the centre, (queries, numbers in a target).
+            teachers: how many are in it: private.
+            step: what the integer 1 stands for; public.
+
+        Raises:
+            BadInput: so many bounded answers can't have such a sum.
+        """
+        numbers = integers.double() * step
+        lengths = numbers.abs() if self._box else torch.linalg.vector_norm(numbers, dim=1)
+        most = teachers * (1.0 if self._box else self._radius)
+        _require_possible(bool((lengths <= most * (1 + _ROUNDING)).all()))
+        self.added.see_none()  # each was measured where it was bounded
+        self.sums += self.encode_sum(numbers)
+
+    def encode_sum(self, numbers: Tensor) -> Tensor:
+        """The codes of a sum of answers, which for a box are targets less the centre; exact as the
+        map is linear.
+
+        Args:
+            numbers: as of `add_sum`, times the step; float64.
+        """
+        return numbers if self._matrix is None else numbers @ self._matrix.T
 
     def _try_to_encode(self, targets: Tensor) -> Tensor:
         """The codes of some targets as `_clip_codes`; 0 where the encoder fails on these targets,
@@ -196,7 +234,7 @@ class CodeSums:
         too.
         """
         if not self._box:
-            return self._encoder.encode(targets).double()
+            return self.encoder.encode(targets).double()
         rows = targets.double().flatten(1)
         return rows if self._matrix is None else rows @ self._matrix.T
 
@@ -215,14 +253,14 @@ class VoteCounts:
     """
 
     def __init__(self, aggregate: Votes | ConfidentVotes, queries: int) -> None:
-        self._aggregate, self._queries = aggregate, queries
+        self.aggregate, self.queries = aggregate, queries
         self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64, device="cpu")
         self.added = Contributions(1.0, type(aggregate).__name__)
 
     @property
     def shapes(self) -> Shapes:
         """The shapes that one answer may have: a class, or a score for each."""
-        return ((), (self._aggregate.classes,))
+        return ((), (self.aggregate.classes,))
 
     def add(self, predictions: Any) -> bool:
         """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the
@@ -235,7 +273,7 @@ class VoteCounts:
         Returns:
             Whether it had answers of one of these shapes: private.
         """
-        answers = plain(predictions, self._queries, self.shapes)
+        answers = plain(predictions, self.queries, self.shapes)
         if answers is None:
             return False
         if answers.dim() == 2:
@@ -243,18 +281,36 @@ class VoteCounts:
         else:
             numbers = answers.double()
             valid = (
-                (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
+                (numbers >= 0) & (numbers < self.aggregate.classes) & (numbers == numbers.floor())
             )
             votes = numbers.where(valid, 0).long()
         self.added.see(valid.double())
-        self.counts[torch.arange(self._queries, device="cpu"), votes] += valid.double()
+        self.counts[torch.arange(self.queries, device="cpu"), votes] += valid.double()
         return True
+
+    def add_sum(self, integers: Tensor, teachers: int) -> None:
+        """Add the counts of several teachers' votes, who voted elsewhere.
+
+        That each gave at most one vote to a query rests on the code that ran there, which measures
+        it. Measured here are the counts alone: whether that many votes can have them.
+
+        Args:
+            integers: the counts, int64, shape (queries, classes).
+            teachers: how many are in them: private.
+
+        Raises:
+            BadInput: so many teachers can't have such counts.
+        """
+        counts = integers.double()
+        _require_possible(bool(((counts >= 0).all(1) & (counts.sum(1) <= teachers)).all()))
+        self.added.see_none()  # each was measured where it voted
+        self.counts += counts
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The counts for one query, one tensor of shape (classes,)."""
         return Bounded(
             (self.counts[query].clone(),),
-            self._aggregate.sensitivity,
+            self.aggregate.sensitivity,
             adjacency,
             sample,
             self.added,
@@ -299,6 +355,16 @@ def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
     if dimensions <= _GRAM:
         bounds.append(math.sqrt(float((wide.T @ wide).abs().sum())))
     return min(bounds) * (1 + 1e-9)
+
+
+def _require_possible(possible: bool) -> None:
+    # Sites that run privlearn never come here, whatever their records are.
+    if not possible:
+        raise BadInput(
+            "the sites' answers add up to more than bounded answers can: a site runs other code. "
+            "Nothing was charged. Expected privlearn.flower.teacher_app at every site: check what "
+            "the sites run, and ask again"
+        )
 
 
 def _require_box(aggregate: Box, encoder: Encoder) -> None:
