@@ -113,8 +113,14 @@ class InTheClear(Summation):
         bound: int,
         timeout: float,
         progress: Progress | None = None,
+        squares: int | None = None,
     ) -> Total:
-        """The sum of what arrives and is within the bound."""
+        """The sum of what arrives and is within the bound.
+
+        Args:
+            grid, nodes, question, content, size, bound, timeout, progress: as of every summation.
+            squares: the largest sum of squares of a node's integers; None: any.
+        """
         kind = f"query.{question}"
         requests = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
         replies = collect_replies(grid, requests, timeout, progress)
@@ -122,10 +128,20 @@ class InTheClear(Summation):
         added = []
         for node, reply in zip(nodes, replies, strict=True):
             integers = read_integers(reply, size, bound)
-            if integers is not None:
+            if integers is not None and (squares is None or sum_squares(integers) <= squares):
                 values += integers
                 added.append(node)
         return Total(values, tuple(added))
+
+
+def sum_squares(integers: NDArray[np.int64]) -> int:
+    """The sum of the squares of some integers, exactly, however large they are."""
+    largest = max(int(integers.max()), -int(integers.min())) if len(integers) else 0
+    if largest >= 1 << 31:
+        return sum(int(number) ** 2 for number in integers)
+    at_once = (1 << 62) // max(largest, 1) ** 2  # whose squares add up to no more than 2^62
+    starts = range(0, len(integers), at_once)
+    return sum(int(part @ part) for part in (integers[at : at + at_once] for at in starts))
 
 
 def try_to_compute(
