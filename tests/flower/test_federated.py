@@ -31,7 +31,7 @@ SIZE = FEATURES * CLASSES + CLASSES
 NORM = 0.25
 NODES = [{"client": client} for client in range(CLIENTS)]
 EVERYONE = pv.Plan(
-    pv.FullBatch(),
+    pv.sampling.FullBatch(),
     epochs=1,
     schedule=pv.schedules.Constant(0.7),
     clip=pv.Flat(NORM),
@@ -307,7 +307,7 @@ def test_a_clip_may_follow_a_public_schedule():
 def test_noise_may_be_correlated_over_rounds(tmp_path):
     plan = replace(
         EVERYONE,
-        sampling=pv.FixedOrder(2),
+        sampling=pv.sampling.FixedOrder(2),
         epochs=4,
         adjacency="zero_out",
         correlation=pv.mechanisms.Banded(bands=3),
@@ -323,7 +323,7 @@ def test_noise_may_be_correlated_over_rounds(tmp_path):
 
 def test_the_ledger_is_charged_what_the_plan_says():
     plan = replace(DRAWN, epochs=3)
-    for sampling in (pv.Poisson(0.5), pv.FullBatch()):
+    for sampling in (pv.Poisson(0.5), pv.sampling.FullBatch()):
         plan = replace(DRAWN, sampling=sampling, epochs=3)
         assert run(grid_of(), plan).ledger.event == plan.event()
 
@@ -364,7 +364,7 @@ def test_a_folder_is_published_that_both_verifiers_agree_on(tmp_path):
     card = (folder / "README.md").read_text("utf-8")
     assert "the update of each client" in card
     assert "one person, with all their rows" in card
-    loaded = pv.load_model(folder, network=build_model())
+    loaded = pv.load_model(folder, build_model())
     assert loaded.predict(np.zeros((2, FEATURES), np.float32)).shape == (2,)
 
 
@@ -428,14 +428,13 @@ def _run_in_file(path, points, train=train, **options):
     with (
         mock.patch.object(federated, "release", release),
         mock.patch.object(Checkpoint, "write", lambda *args: points.around(write)(*args)),
-        mock.patch.object(torch.optim.SGD, "step", lambda *args: points.around(step)(*args)),
     ):
         try:
             result = run(
                 grid_of(train, before=points),
                 TWO_ROUNDS,
                 checkpoint=path,
-                server_optimizer=lambda parameters: _Plain(parameters, lr=1.0),
+                server_optimizer=lambda parameters: _Counted(parameters, points),
                 **options,
             )
         except Killed:
@@ -443,14 +442,23 @@ def _run_in_file(path, points, train=train, **options):
     return result, drawn
 
 
-write, step = Checkpoint.write, torch.optim.SGD.step
+write = Checkpoint.write
 
 
-class _Plain(torch.optim.SGD):
-    """An optimizer whose steps are points."""
+class _Counted(torch.optim.SGD):
+    """An optimizer before and after whose steps are points."""
+
+    def __init__(self, parameters, points):
+        super().__init__(parameters, lr=1.0)
+        self._points = points
+
+    def step(self, closure=None):
+        self._points()
+        super().step(closure)
+        self._points()
 
 
-def check_kills(folder, points_of=range, train_of=lambda: train, in_file=True):
+def kill_everywhere(folder, points_of=range, train_of=lambda: train, in_file=True):
     """Kill a run at each point, resume it, and compare what was charged and drawn."""
     counted = _Points()
     whole, _ = _run_in_file(folder / "whole", counted)
@@ -474,25 +482,28 @@ def check_kills(folder, points_of=range, train_of=lambda: train, in_file=True):
 
 @pytest.mark.parametrize("in_file", [True, False])
 def test_a_killed_run_is_resumed_to_the_same_bits_and_the_same_charge(tmp_path, in_file):
-    check_kills(tmp_path, in_file=in_file)
+    kill_everywhere(tmp_path, in_file=in_file)
 
 
 def test_no_noise_is_drawn_for_two_sums_where_clients_answer_otherwise(tmp_path):
-    check_kills(tmp_path, train_of=_train_otherwise_each_time)
+    kill_everywhere(tmp_path, train_of=_train_otherwise_each_time)
 
 
 def test_a_resumed_run_has_the_clients_places_that_it_began_with(tmp_path):
     path, points = tmp_path / "run", _Points()
-    _run_in_file(path, _Points(9))
+    killed, _ = _run_in_file(path, _Points(3))  # before the first sum
+    assert killed is None
     grid = grid_of(before=points)
     grid.get_node_ids = lambda: [2, 3, 4, 5, 6]
     run(
         grid,
         TWO_ROUNDS,
         checkpoint=path,
-        server_optimizer=lambda parameters: _Plain(parameters, lr=1.0),
+        server_optimizer=lambda parameters: _Counted(parameters, points),
     )
-    assert 1 not in {request.metadata.dst_node_id for request in grid.requests}
+    drawn = pv.Poisson(0.5).draw(CLIENTS, pv.Streams.new(seed=3).sampling)
+    expected = [place + 1 for sample in drawn for place in sample.indices if place > 0]
+    assert [request.metadata.dst_node_id for request in grid.requests] == expected
 
 
 # -- what is refused
@@ -506,7 +517,8 @@ def test_what_does_not_fit_is_refused_before_any_client_is_asked(tmp_path):
     assert "6 nodes are connected" in str(must_raise(BadInput, lambda: run(grid, fewer)))
     secret = pv.Streams.of_secret(b"x" * 32, b"y" * 64)
     assert "new keys" in str(must_raise(BadInput, lambda: run(grid, streams=secret)))
-    transcript = pv.runs.Transcript(tmp_path / "transcript")
+    transcript = Checkpoint(tmp_path / "transcript")
+    transcript.replayable = True
     assert "replayed" in str(must_raise(BadInput, lambda: run(grid, checkpoint=transcript)))
     normed = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     refused = must_raise(
@@ -536,7 +548,7 @@ def test_an_app_is_made_of_functions(name):
         {"rows_per_person": 2},
         {"clip": pv.clipping.PerLayer(1.0)},
         {"persons": 1},
-        {"schedule": pv.schedules.Validation()},
+        {"schedule": pv.schedules.Validation(k=0.7)},
     ],
 )
 def test_a_plan_for_clients_refuses_what_only_rows_have(other):

@@ -221,7 +221,11 @@ class _KeptSum:
 
     def put(self, number: int, total: Tensor, nodes: int) -> None:
         """Keep the sum of a round."""
-        self._round, self._sum, self._nodes = number, total, nodes
+        self._round, self._sum, self._nodes = number, total.clone(), nodes
+
+    def forget(self) -> None:
+        """The sum was released."""
+        self._round, self._sum, self._nodes = None, self._sum[:0], 0
 
     def get(self, number: int) -> tuple[Tensor, int] | None:
         """The sum of this round and how many nodes are in it; None if it is not there."""
@@ -259,9 +263,7 @@ class _FederatedRun:
         plan = session.plan
         self.federation, self.model, self.session = federation, model, session
         self.clip: Clip = gradient_clip(plan)
-        self.trained = {
-            name: each for name, each in model.named_parameters() if each.requires_grad
-        }
+        self.trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self.size = sum(each.numel() for each in self.trained.values())
         self.sums = [torch.zeros_like(each) for each in self.trained.values()]
         self.divisor = plan.sampling.expected_batch_size(federation.clients)
@@ -270,9 +272,7 @@ class _FederatedRun:
         session.count_examples(federation.clients, None)
         session.draws(federation.clients)
         self.optimizer = optimizer_from(server_optimizer, list(self.trained.values()))
-        self.descent = Descent(
-            self.optimizer, Constant(), list(self.trained.values()), session
-        )
+        self.descent = Descent(self.optimizer, Constant(), list(self.trained.values()), session)
         self.noise = planned_noise(_Rounds(plan, federation.clients, self.steps), session)
         self.kept, self.norms = _KeptSum(), Scalars([self.clip.clip_norm])
         self.asked, self.answered = Scalars([]), Scalars([])
@@ -364,6 +364,7 @@ class _FederatedRun:
             )
             self._put_gradient(noisy, on)
             self.optimizer.step()
+        self.kept.forget()
         session.record(sample, (noisy,))
         _log.info("round %d of %d was released", session.steps_done, plan.epochs * self.steps)
 
