@@ -99,6 +99,7 @@ def train_federated(
             declared clients; before any client is asked. Or weights that are no longer finite.
     """
     require_one_process("federated training")
+    require_fit("grid", grid, FlowerGrid)
     _require_plan(plan)
     _require_model(model)
     require_fit("summation", summation, Summation)
