@@ -88,6 +88,8 @@ def check_gradient_facts(plan: Any, facts: Any) -> None:
     demand(plan["examples"] in (None, facts["examples"]), "another number of examples")
     most = plan["sampling"].get("maximum") and plan["sampling"]["examples"]
     demand(not most or facts["examples"] <= most, "more examples than the sampler is for")
+    federated = bool(plan.get("persons"))
+    demand(("federation" in facts) == federated, "clients of a federation, or none")
     early, reacting = "left_early" in facts, plan["schedule"]["kind"] == "validation"
     fitted = plan["temperature"] is not None and not early
     demand(("fitted_temperature" in facts) == fitted, "a temperature is missing, or too much")

@@ -271,6 +271,17 @@ def doors(folder: Path) -> dict[str, Call]:
         "flower.InTheClear": Call(flower.InTheClear),
         "flower.SecureSum": Call(flower.SecureSum, threshold=2 / 3, neighbours=4),
         "flower.teacher_app": Call(flower.teacher_app, load=Made(lambda: len)),
+        "flower.training_app": Call(
+            flower.training_app, build_model=Made(lambda: small_net), train=Made(lambda: len)
+        ),
+        "flower.train_federated": Call(
+            flower.train_federated,
+            grid=Made(grid_of_clients),
+            model=Made(small_net),
+            plan=Made(clients),
+            input_shape=(4,),
+            timeout=60.0,
+        ),
         "lightning.PrivateStrategy": Call(
             torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
         ),
@@ -661,6 +672,17 @@ ELSEWHERE = {
     "accounting.Ledger": "Ledger",
     "clipping.Flat": "Flat",
 }
+
+
+def clients() -> Any:
+    return pv.Plan(pv.Poisson(0.5), epochs=1, examples=3, persons=True).calibrate(**TARGET)
+
+
+def grid_of_clients() -> Any:
+    from tests.support.local_grid import LocalGrid  # needs Flower
+
+    app = flower.training_app(small_net, lambda model, context: None)
+    return LocalGrid(app, [{"client": client} for client in range(3)])
 
 
 def public_names() -> set[str]:

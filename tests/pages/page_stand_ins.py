@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,23 @@ def segments(names: dict[str, Any], folder: Path) -> None:
     assert names["segment"](pool, files, student).ledger.guarantee(1e-3).epsilon <= 8.0
 
 
+def rows_of_a_client(configuration: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Five made-up rows of a client of docs/federated-training.md."""
+    made_up = torch.Generator().manual_seed(int(configuration["client"]))
+    return torch.rand(5, 64, generator=made_up), torch.randint(10, (5,), generator=made_up)
+
+
+def trains_over_flower(names: dict[str, Any], folder: Path) -> None:
+    """Call the page's server, on twenty of its clients."""
+    from tests.support.local_grid import LocalGrid  # needs Flower
+
+    grid = LocalGrid(names["client_app"], [{"client": client} for client in range(20)])
+    names["train_federated"] = partial(names["train_federated"], timeout=0.1)
+    names["train_model"](grid, None)
+    assert pv.verify(folder / "model").ok
+    assert not (folder / "run.checkpoint").exists()
+
+
 @dataclass(frozen=True)
 class Page:
     """What a page needs besides its own blocks.
@@ -278,6 +296,11 @@ NEEDS: dict[str, Page] = {
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/methods.md": Page(files=people_and_houses),
     "docs/hub.md": Page(around=small_hub),
+    "docs/federated-training.md": Page(
+        names=lambda: {"read_rows": rows_of_a_client},
+        smaller={"epochs=4": "epochs=1", "examples=300": "examples=20"},
+        after=trains_over_flower,
+    ),
     "docs/pate.md": Page(files=vectors, after=segments),
     "docs/segmentation.md": Page(
         names=scans,

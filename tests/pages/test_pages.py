@@ -40,6 +40,7 @@ def test_the_page_runs_from_top_to_bottom(
         "docs/trl.md": ("trl", "peft"),
         "docs/testing-privacy.md": ("opacus",),
         "docs/hub.md": ("huggingface_hub", "mlflow"),
+        "docs/federated-training.md": ("flwr",),
     }.get(page, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())

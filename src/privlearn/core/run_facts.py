@@ -72,6 +72,12 @@ class CoordinateFacts(TypedDict):
     stored: bool
 
 
+class FederationFacts(TypedDict):
+    """How clients of a federation were asked."""
+
+    server_read: str
+
+
 class GradientFacts(RunFacts, total=False):
     """What runs of many steps state: DP-SGD, and DP-MAC from `objective` on."""
 
@@ -99,3 +105,4 @@ class GradientFacts(RunFacts, total=False):
     weight_steps: Count
     newton: Positive | None
     thresholds: list[list[Positive]]
+    federation: FederationFacts

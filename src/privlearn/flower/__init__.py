@@ -1,8 +1,10 @@
-"""PATE over Flower: hospitals keep their records, and answer a server's public questions.
+"""Private learning over Flower: hospitals and other clients keep their records.
 
-`teacher_app(load)` is what each hospital runs, `FlowerTeachers(grid, count)` what the server gives
-to `pv.pate`. Both take a `Summation`, by which the sites' answers are added up. Flower has to be
-installed (`pip install privlearn[flower]`).
+PATE: `teacher_app(load)` is what each hospital runs, `FlowerTeachers(grid, count)` what the server
+gives to `pv.pate`. DP-FedAvg: `training_app(build_model, train)` is what each client runs,
+`train_federated(grid, model, plan)` what the server calls. All take a `Summation`, by which what
+clients send is added up: `InTheClear` or `SecureSum`. Flower has to be installed
+(`pip install privlearn[flower]`).
 """
 
 from __future__ import annotations

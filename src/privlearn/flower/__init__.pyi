@@ -1,3 +1,5 @@
+from privlearn.flower.client_training import training_app as training_app
+from privlearn.flower.federated import train_federated as train_federated
 from privlearn.flower.secure_sum import SecureSum as SecureSum
 from privlearn.flower.site_shares import SiteShares as SiteShares
 from privlearn.flower.summation import InTheClear as InTheClear

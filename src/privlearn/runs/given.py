@@ -431,6 +431,12 @@ def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
     """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a
     person.
     """
+    if isinstance(plan, Plan) and plan.persons:
+        raise BadInput(
+            "the plan has persons=True, for clients of a federation that have their rows "
+            "themselves (privlearn.flower.train_federated): expected rows_per_person=K for rows of "
+            "persons in one place, or persons=False"
+        )
     if plan.unit.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many "

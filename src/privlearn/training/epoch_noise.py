@@ -44,18 +44,41 @@ class EpochNoise(Protocol):
         """What only the run itself could tell."""
 
 
+class Batches(Protocol):
+    """What noise that is known beforehand has to know of a task: its plan, of how many examples
+    batches are drawn, and how many an epoch has.
+    """
+
+    @property
+    def plan(self) -> Plan:
+        """What is spent, and how."""
+
+    @property
+    def present(self) -> int:
+        """The number of examples that batches are drawn from."""
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+
+
 def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     """The noise of each epoch of a run: known beforehand, or following validations."""
     if not task.plan.reacts:
-        return PlannedNoise(task.plan, _steps_stream(task, session))
+        return planned_noise(task, session)
     # for schedules that follow accuracies alone
     from privlearn.training.validation import reacting_noise
 
     return reacting_noise(task, session)
 
 
+def planned_noise(task: Batches, session: TrainingSession) -> PlannedNoise:
+    """The noise of each epoch of a run whose plan knows it beforehand."""
+    return PlannedNoise(task.plan, _steps_stream(task, session))
+
+
 def _steps_stream(
-    task: Task, session: TrainingSession
+    task: Batches, session: TrainingSession
 ) -> Callable[[], NoiseStream | CorrelatedStream]:
     """Gives what the noise of a step is drawn from: the run's stream, or one that correlates it,
     kept in checkpoints.

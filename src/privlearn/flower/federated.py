@@ -1,0 +1,410 @@
+"""User-level DP-FedAvg over Flower: clients train on their rows, the server adds noise to the sum
+of their updates (McMahan et al. 2018), on the same ledger as every other run.
+
+The server's optimizer takes the mean update, with its sign turned, as a gradient (Reddi et al.
+2021): SGD at rate 1 is FedAvg, Adam is FedAdam. A clip may follow the updates (Andrew et al. 2021),
+and noise may be correlated over rounds (Kairouz et al. 2021), as in every run of a `Plan`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, final
+
+import torch
+from flwr.serverapp import Grid as FlowerGrid
+from torch import Tensor, nn
+
+from privlearn._checks import count, positive, require_fit
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import Bounded, Contributions
+from privlearn.core.clipping.clips import Clip, Quantile
+from privlearn.core.devices import PROCESSOR
+from privlearn.core.mechanisms.release import release
+from privlearn.core.plan import Plan
+from privlearn.core.processes import require_one_process
+from privlearn.core.sampling import Sample
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
+from privlearn.errors import BadInput
+from privlearn.flower.requests import await_nodes
+from privlearn.flower.summation import InTheClear, Summation, Total
+from privlearn.flower.updates import UPDATE, Grid, pack_model
+from privlearn.runs.checkpoint import Checkpoint, facts
+from privlearn.runs.given import OptimizerFactory, gradient_clip, optimizer_from, require_finite
+from privlearn.runs.optimizers import Descent, remember_released
+from privlearn.runs.result import PrivateDiagnostics, Result, Scalars, training_facts
+from privlearn.runs.session import TrainingSession
+from privlearn.training.epoch_noise import planned_noise
+
+_log = logging.getLogger(__name__)
+
+#: Layers whose running statistics are no parameters, so that clients' never reach the server.
+_RUNNING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+class RunOptions(TypedDict, total=False):
+    """How a run is charged, drawn and kept, by name: as of every run."""
+
+    ledger: Ledger | None
+    streams: Streams | None
+    checkpoint: Checkpoint | str | Path | None
+
+
+def train_federated(
+    grid: FlowerGrid,
+    model: nn.Module,
+    plan: Plan,
+    *,
+    input_shape: Sequence[int],
+    server_optimizer: OptimizerFactory | None = None,
+    summation: Summation = InTheClear(),  # noqa: B008 - it keeps nothing
+    timeout: float = 600.0,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Train a model on the rows of the clients of a Flower federation, with differential privacy
+    for each client: DP-FedAvg.
+
+    Guarantee: the model is `plan.guarantee(delta)`-DP for the plan's adjacency, for a person with
+    all their rows, if each person's rows are with one client and each node is another client. The
+    ledger is charged exactly `plan.event()`, each round before its noise is drawn. A client moves
+    the sum of a round by the clipping norm at most, whatever it sends; how many rows it says it has
+    is never asked for. Who was drawn, and who answered, is private: a client that is absent, fails
+    or sends what is of no use counts as an update of zero, and sums are divided by the expected
+    number of clients in a round, which is public. `Result.private_diagnostics` has how many were
+    asked and how many answered.
+
+    Args:
+        grid: what Flower gives to the server app.
+        model: the global network; its trainable parameters are trained, in place.
+        plan: with `persons=True`, and `examples`, the declared number of clients. Its sampling
+            draws the clients of each round at the server; an epoch has `plan.sampling.steps`
+            rounds. Its clip is `pv.Flat` or `pv.Quantile`.
+        input_shape: of one example, for those who load the model.
+        server_optimizer: a function from parameters to an optimizer of torch.optim. By default SGD
+            at rate 1: FedAvg.
+        summation: how clients' updates are added up; the clients' has to be the same.
+        timeout: seconds to wait for the clients to connect, and for the replies of each round.
+        options: `ledger`, `streams` and `checkpoint`, as of `pv.Run`. A run that is resumed from
+            its checkpoint, by the same call, charges nothing twice, and adds to each sum the noise
+            that it had: sums are kept until the next one. Clients that were asked and had not
+            answered are asked again. Nodes have to keep their numbers.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger; before any client is asked.
+        BadInput: a plan of examples, a model with running statistics, or more nodes than the
+            declared clients; before any client is asked. Or weights that are no longer finite.
+    """
+    require_one_process("federated training")
+    require_fit("grid", grid, FlowerGrid)
+    _require_plan(plan)
+    _require_model(model)
+    require_fit("summation", summation, Summation)
+    shape = [count("input_shape", size) for size in input_shape]
+    run = _FederatedRun(
+        _Federation(grid, summation, positive("timeout", timeout), int(plan.examples or 0)),
+        model,
+        _session(plan, options),
+        server_optimizer or _fedavg,
+    )
+    return run.run(shape)
+
+
+def _fedavg(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def _require_plan(plan: Any) -> None:
+    require_fit("plan", plan, Plan)
+    if not plan.persons or plan.examples is None:
+        raise BadInput(
+            "the plan is for rows in one place: expected one for clients of a federation, with "
+            "their public number, pv.Plan(pv.Poisson(0.1), persons=True, examples=300)"
+        )
+
+
+def _require_model(model: Any) -> None:
+    require_fit("model", model, nn.Module)
+    for name, layer in model.named_modules():
+        if isinstance(layer, _RUNNING) and layer.track_running_stats:
+            raise BadInput(
+                f"{name or 'the model'} is a {type(layer).__name__} with running statistics, which "
+                "clients compute and do not send: expected a layer without, such as "
+                "torch.nn.GroupNorm"
+            )
+    if not any(each.requires_grad for each in model.parameters()):
+        raise BadInput("no parameter of the model requires a gradient: expected one to train")
+
+
+def _session(plan: Plan, options: RunOptions) -> TrainingSession:
+    """The session of a run, whose sums no one can compute again: clients answer once."""
+    unknown = sorted(set(options) - set(RunOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"train_federated() has no argument {unknown[0]!r}")
+    file, streams = Checkpoint.of(options.get("checkpoint")), options.get("streams")
+    if (file and file.replayable) or (streams and streams.noise.secret is not None):
+        raise BadInput(
+            "clients may answer otherwise when they are asked again, so that their sums can't be "
+            "replayed: expected a plain checkpoint, or none, and streams of new keys"
+        )
+    return TrainingSession(plan, options.get("ledger"), streams, file)
+
+
+@final
+class _Federation:
+    """The clients: which node stands for which of the declared number, from the beginning on.
+
+    Places are settled once: which node has which follows from no one's wish.
+    """
+
+    def __init__(
+        self, grid: FlowerGrid, summation: Summation, timeout: float, clients: int
+    ) -> None:
+        self.grid, self.summation = grid, summation
+        self.timeout, self.clients = timeout, clients
+        self._nodes: list[int] = []
+
+    def connect(self) -> None:
+        """Wait for the clients, and give each a place.
+
+        Raises:
+            BadInput: there are more than were declared.
+        """
+        connected = len(list(self.grid.get_node_ids()))
+        if connected > self.clients:
+            raise BadInput(
+                f"{connected} nodes are connected, and the plan declares {self.clients} clients: "
+                f"nothing was asked or charged. Expected examples={connected} or more"
+            )
+        self._nodes = await_nodes(self.grid, self.clients, self.timeout)
+
+    def ask(self, places: Sequence[int], network: nn.Module, names: list[str], on: Grid) -> Total:
+        """The sum of the updates of the clients at these places, of those that answer."""
+        connected = set(self.grid.get_node_ids())
+        drawn = [self._nodes[place] for place in places if place < len(self._nodes)]
+        nodes = [node for node in drawn if node in connected]
+        return self.summation.requiring(on.fits).add_up(
+            self.grid,
+            nodes,
+            UPDATE,
+            pack_model(network, names, on),
+            size=on.numbers,
+            bound=on.most,
+            timeout=self.timeout,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The places."""
+        return {"nodes": [str(node) for node in self._nodes]}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on with the places of a state."""
+        self._nodes = [int(node) for node in state["nodes"]]
+
+
+@final
+class _KeptSum:
+    """The sum of the round that is under way, from before its noise is drawn: a resumed run adds
+    that noise to this sum, and asks no client again.
+    """
+
+    def __init__(self) -> None:
+        self._round: int | None = None
+        self._sum = torch.zeros(0, dtype=torch.float64, device=PROCESSOR)
+        self._nodes = 0
+
+    def put(self, number: int, total: Tensor, nodes: int) -> None:
+        """Keep the sum of a round."""
+        self._round, self._sum, self._nodes = number, total.clone(), nodes
+
+    def forget(self) -> None:
+        """The sum was released."""
+        self._round, self._sum, self._nodes = None, self._sum[:0], 0
+
+    def get(self, number: int) -> tuple[Tensor, int] | None:
+        """The sum of this round and how many nodes are in it; None if it is not there."""
+        return (self._sum.clone(), self._nodes) if self._round == number else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sum, as secret as the rows."""
+        return {"round": self._round, "sum": self._sum.clone(), "nodes": self._nodes}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on with a sum that was kept."""
+        self._round, self._sum, self._nodes = state["round"], state["sum"], state["nodes"]
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """What noise has to know of the rounds."""
+
+    plan: Plan
+    present: int
+    steps: int
+
+
+@final
+class _FederatedRun:
+    """The rounds of one run."""
+
+    def __init__(
+        self,
+        federation: _Federation,
+        model: nn.Module,
+        session: TrainingSession,
+        server_optimizer: OptimizerFactory,
+    ) -> None:
+        plan = session.plan
+        self.federation, self.model, self.session = federation, model, session
+        self.clip: Clip = gradient_clip(plan)
+        self.trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self.size = sum(each.numel() for each in self.trained.values())
+        self.sums = [torch.zeros_like(each) for each in self.trained.values()]
+        self.divisor = plan.sampling.expected_batch_size(federation.clients)
+        self.steps = plan.sampling.steps(federation.clients)
+        plan.sampling.require_rows(federation.clients)
+        session.count_examples(federation.clients, None)
+        session.draws(federation.clients)
+        self.optimizer = optimizer_from(server_optimizer, list(self.trained.values()))
+        self.descent = Descent(self.optimizer, Constant(), list(self.trained.values()), session)
+        self.noise = planned_noise(_Rounds(plan, federation.clients, self.steps), session)
+        self.kept, self.norms = _KeptSum(), Scalars([self.clip.clip_norm])
+        self.asked, self.answered = Scalars([]), Scalars([])
+        session.parts |= {
+            "network": model,
+            "optimizer": self.descent,
+            "federation": federation,
+            "kept sum": self.kept,
+            "clipping norm": self.norms,
+            "asked": self.asked,
+            "answered": self.answered,
+        }
+        self.public_facts = self._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        """Public values of the run, for its certificate; a resumed run must have them in common."""
+        plan, session = self.session.plan, self.session
+        public = {
+            **training_facts(
+                self.federation.clients, plan.epochs * self.steps, self.optimizer, Constant(), []
+            ),
+            "noise": "on a grid" if session.streams.noise.discrete else "floating point",
+            "federation": {"server_read": self.federation.summation.server_sees},
+        }
+        if session.file:
+            names = ", ".join(self.trained)
+            session.facts = facts(
+                self.model, None, [], None, None, plan=plan, trained=names, **public
+            )
+        return public
+
+    def run(self, input_shape: list[int]) -> Result:
+        """All rounds, and the result."""
+        session = self.session
+        self.federation.connect()
+        with session.charging():
+            session.account = self.noise.begin(session.agreed)
+            for epoch, noise_multiplier in session.epochs(self.noise):
+                self._run_epoch(epoch, noise_multiplier)
+            session.end(session.plan.epochs)
+        self.descent.look()
+        remember_released(self.trained.values())
+        shapes = {"input_shape": input_shape, "network_input_shape": input_shape}
+        return Result(
+            model=nn.Sequential(self.model).eval(),
+            ledger=session.ledger,
+            plan=session.plan,
+            method="dp-fedavg",
+            facts=self.public_facts | session.facts_of_leaving(),
+            architecture=shapes,
+            seeded=session.streams.seeded,
+            private_diagnostics=PrivateDiagnostics(
+                {"asked": self.asked.values, "answered": self.answered.values}
+            ),
+            checkpoint=session.file,
+        )
+
+    def _run_epoch(self, epoch: int, noise_multiplier: float) -> None:
+        session = self.session
+        norm = self.clip.at(epoch)
+        if norm is not None:
+            self.norms.values[:] = [norm]
+        drawn = session.drawn(epoch, noise_multiplier, self.federation.clients)
+        for step, sample in drawn:
+            self._run_round(epoch, step, sample, noise_multiplier)
+        session.end_batches()
+        with session.or_abandon():
+            when = f"epoch {epoch + 1} of {session.plan.epochs}"
+            require_finite(self.trained.values(), self.descent.first, when)
+
+    def _run_round(self, epoch: int, step: int, sample: Sample, noise_multiplier: float) -> None:
+        """Ask the clients that were drawn, charge the ledger, add noise, and let the server's
+        optimizer step.
+        """
+        session, plan = self.session, self.session.plan
+        on = self._grid()
+        summed = self.kept.get(session.steps_done)
+        if summed is None:
+            summed = self._ask(sample, on)
+            self.kept.put(session.steps_done, *summed)
+            session.keep(step, now=True)
+        bounded = self._bound(*summed, sample, on)
+        with session.generators(), self.descent.step(self.sums):
+            ((noisy,),) = release(  # charged, then noised: public from here on
+                bounded,
+                noise_multiplier=noise_multiplier,
+                ledger=session.account,
+                stream=self.noise.stream,
+            )
+            self._put_gradient(noisy, on)
+            self.optimizer.step()
+        self.kept.forget()
+        session.record(sample, (noisy,))
+        _log.info("round %d of %d was released", session.steps_done, plan.epochs * self.steps)
+
+    def _grid(self) -> Grid:
+        share = self.clip.share if isinstance(self.clip, Quantile) else 0.0
+        return Grid(self.norms.values[0], self.size, share)
+
+    def _ask(self, sample: Sample, on: Grid) -> tuple[Tensor, int]:
+        """The sum of the clients that were drawn, and how many are in it."""
+        names = list(self.trained)
+        total = self.federation.ask(sample.indices.tolist(), self.model, names, on)
+        self.asked.values.append(len(sample))
+        self.answered.values.append(len(total.nodes))
+        values = torch.from_numpy(total.values).double() * on.step
+        return values, len(total.nodes)
+
+    def _bound(self, total: Tensor, nodes: int, sample: Sample, on: Grid) -> Bounded:
+        """The sum with its sensitivity, which follows from the clip.
+
+        Clients are clipped where they are. What is seen of it here is the mean of the lengths that
+        point along the sum, which no sum of clipped updates has above the bound.
+        """
+        bound = self.clip.norm(on.clip_norm, 1)
+        along = torch.linalg.vector_norm(total) / max(nodes, 1)
+        adjacency = self.session.plan.neighbours
+        return Bounded(
+            (total,),
+            adjacency.sum_sensitivity(bound),
+            adjacency,
+            sample,
+            Contributions.of(along, bound, "a client"),
+        )
+
+    def _put_gradient(self, noisy: Tensor, on: Grid) -> None:
+        """Turn the noisy sum into the gradient of the server's optimizer, and move the clip if it
+        follows the updates.
+        """
+        with torch.no_grad():
+            mean, start = noisy[: self.size] / -self.divisor, 0
+            for gradient in self.sums:
+                end = start + gradient.numel()
+                gradient.copy_(mean[start:end].view_as(gradient))
+                start = end
+        if isinstance(self.clip, Quantile):
+            said = float(noisy[-1]) / (on.said * on.step) * self.clip.share * on.clip_norm
+            self.norms.values[:] = [self.clip.moved(on.clip_norm, said, self.divisor)]

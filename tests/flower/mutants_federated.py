@@ -1,0 +1,216 @@
+"""Planted bugs of DP-FedAvg over Flower, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.mutant import Mutant, suite_of
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from privlearn.core.plan import Plan
+from privlearn.flower import client_training, federated, summation, updates
+from privlearn.runs import given
+
+ONCE = "check_a_round_adds_the_mean_of_clipped_updates_and_the_noise_once"
+ABSENT = "check_an_absent_client_does_not_move_the_divisor"
+DRAWN = "check_the_server_draws_who_is_asked"
+NORM = "check_integers_are_within_the_norm"
+MOVED = "check_one_client_moves_a_sum_by_the_clip_whatever_it_sends"
+CHARGED = "check_rounds_are_charged_as_planned_and_before_the_noise"
+KILLED = "check_a_killed_server_charges_once_and_draws_no_noise_for_two_sums"
+BIT = "check_a_clip_follows_a_bit_of_each_client"
+SENT = "check_a_client_sends_integers_and_no_texts"
+APART = "check_plans_for_clients_and_for_rows_are_kept_apart"
+REFUSED = "check_what_does_not_fit_a_federation_is_refused"
+MUTANTS = [
+    Mutant(
+        "an update is not clipped at the client",
+        updates.Grid.encode,
+        "factor = min(1.0, within / norm) if norm else 1.0",
+        "factor = 1.0",
+        NORM,
+    ),
+    Mutant(
+        "rounding takes an update beyond the norm",
+        updates.Grid.encode,
+        "- self.step * math.sqrt(self.size) / 2\n",
+        "\n",
+        NORM,
+    ),
+    Mutant(
+        "the server does not look at the norm",
+        federated._Federation.ask,
+        "if isinstance(self.summation, InTheClear)",
+        "if False",
+        MOVED,
+    ),
+    Mutant(
+        "the server lets through any length",
+        summation.InTheClear.add_up,
+        "sum_squares(integers) <= squares",
+        "True",
+        MOVED,
+    ),
+    Mutant(
+        "the noise is for half the norm",
+        federated._FederatedRun._bound,
+        "adjacency.sum_sensitivity(bound),",
+        "adjacency.sum_sensitivity(bound) / 2,",
+        ONCE,
+    ),
+    Mutant(
+        "a client that is replaced counts as one that leaves",
+        federated._FederatedRun._bound,
+        "adjacency.sum_sensitivity(bound),",
+        "bound,",
+        "check_the_noise_follows_the_kind_of_neighbour",
+    ),
+    Mutant(
+        "noise is added twice",
+        federated._FederatedRun._run_round,
+        "self._put_gradient(noisy, on)",
+        "self._put_gradient(noisy + torch.randn_like(noisy), on)",
+        ONCE,
+    ),
+    Mutant(
+        "the sum goes on without noise",
+        federated._FederatedRun._run_round,
+        "self._put_gradient(noisy, on)",
+        "self._put_gradient(self.kept._sum, on)",
+        ONCE,
+    ),
+    Mutant(
+        "noise is drawn before the charge",
+        federated._FederatedRun._run_round,
+        "bounded = self._bound(*summed, sample, on)",
+        "bounded = self._bound(*summed, sample, on)\n    session.streams.noise.words(8)",
+        CHARGED,
+    ),
+    Mutant(
+        "a round is charged to another ledger",
+        federated._FederatedRun._run_round,
+        "ledger=session.account,",
+        "ledger=Ledger(),",
+        CHARGED,
+    ),
+    Mutant(
+        "absent clients shrink the divisor",
+        federated._FederatedRun._put_gradient,
+        "/ -self.divisor",
+        "/ -max(self.answered.values[-1], 1)",
+        ABSENT,
+    ),
+    Mutant(
+        "all clients that are connected are asked",
+        federated._Federation.ask,
+        "nodes = [node for node in drawn if node in connected]",
+        "nodes = sorted(connected)",
+        DRAWN,
+    ),
+    Mutant(
+        "places follow from who is connected now",
+        federated._Federation.load_state_dict,
+        'self._nodes = [int(node) for node in state["nodes"]]',
+        "pass",
+        "check_places_are_settled_once",
+    ),
+    Mutant(
+        "a sum is not kept before its noise is drawn",
+        federated._FederatedRun._run_round,
+        "session.keep(step, now=True)",
+        "pass",
+        KILLED,
+    ),
+    Mutant(
+        "a resumed round asks again",
+        federated._KeptSum.get,
+        "if self._round == number else None",
+        "if False else None",
+        KILLED,
+    ),
+    Mutant(
+        "a later round takes the sum of an earlier one",
+        federated._KeptSum.forget,
+        "self._round, self._sum, self._nodes = None, self._sum[:0], 0",
+        "self._round += 1",
+        DRAWN,
+    ),
+    Mutant(
+        "a resumed round is charged again",
+        federated._FederatedRun.run,
+        "for epoch, noise_multiplier in session.epochs(self.noise):",
+        (
+            "if session.first > (0, 0):\n"
+            "            session.agreed.charge(session.plan.event(), session.plan.neighbours)\n"
+            "        for epoch, noise_multiplier in session.epochs(self.noise):"
+        ),
+        KILLED,
+    ),
+    Mutant(
+        "a resumed round is not charged",
+        federated._FederatedRun.run,
+        "session.account = self.noise.begin(session.agreed)",
+        "session.account = Ledger() if session.first > (0, 0) else session.agreed",
+        "check_a_killed_server_in_memory_charges_what_it_released",
+    ),
+    Mutant(
+        "the clip does not move",
+        federated._FederatedRun._put_gradient,
+        "if isinstance(self.clip, Quantile):",
+        "if False:",
+        BIT,
+    ),
+    Mutant(
+        "each client says that it was not clipped",
+        updates.Grid.encode,
+        "said = self.said if norm <= self.clip_norm else -self.said",
+        "said = self.said",
+        BIT,
+    ),
+    Mutant(
+        "a client sends its parameters in place of its update",
+        client_training.training_app,
+        "update = flatten(network, names) - before",
+        "update = flatten(network, names)",
+        ONCE,
+    ),
+    Mutant(
+        "what fails at a client is sent to the server",
+        summation.try_to_compute,
+        "return None",
+        "raise",
+        SENT,
+    ),
+    Mutant(
+        "rows in one place are trained by a plan for clients",
+        given.require_same_examples,
+        "if isinstance(plan, Plan) and plan.persons:",
+        "if False:",
+        APART,
+    ),
+    Mutant(
+        "a plan for rows is certified for clients",
+        Plan.follows,
+        'if self.persons != ("federation" in facts):',
+        "if False:",
+        APART,
+    ),
+    Mutant(
+        "running statistics of clients are left out silently",
+        federated._require_model,
+        "if isinstance(layer, _RUNNING) and layer.track_running_stats:",
+        "if False:",
+        REFUSED,
+    ),
+    Mutant(
+        "keys that outlive the run meet other answers",
+        federated._session,
+        "(streams and streams.noise.secret is not None)",
+        "False",
+        REFUSED,
+    ),
+]
+test_bug_is_caught, test_mutants_name_their_checks = suite_of(
+    MUTANTS, errors=(KeyError, TypeError, ValueError)
+)
