@@ -43,6 +43,7 @@ _COMMANDS = (
     "key",
     "predict",
     "reproduce",
+    "demo",
     "ledger",
     "data list",
     "data fetch",
