@@ -1,4 +1,4 @@
-"""`privlearn demo hospitals`: teachers at hospitals in Flower's simulation engine, and a student."""
+"""`privlearn demo hospitals`: teachers in Flower's simulation engine, and a student."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _print(shown: Any, queries: int) -> None:
     for head in ("party", "sent", "saw"):
         table.add_column(head)
     for kind, passed in shown.traffic.items():
-        count = shown.sites
+        count, each = shown.sites, passed.reply_bytes // max(passed.replies, 1)
         table.add_row(
             "each hospital",
-            f"{passed.reply_form}, {passed.reply_bytes // max(passed.replies, 1)} bytes: its answers",
+            f"{passed.reply_form}, {each} bytes: its answers",
             f"{passed.request_form}, {passed.request_bytes // count} bytes: public inputs ({kind})",
         )
         table.add_row(
@@ -75,8 +75,8 @@ def _print(shown: Any, queries: int) -> None:
     screen.print_table(table)
     say("")
     say(
-        f"epsilon {shown.epsilon:.2f} at delta {shown.delta:g}: noise of {shown.noise:.1f} votes on "
-        f"each count of {shown.sites}"
+        f"epsilon {shown.epsilon:.2f} at delta {shown.delta:g}: noise of {shown.noise:.1f} votes "
+        f"on each count of {shown.sites}"
     )
     say(
         f"accuracy of the student {shown.accuracy:.3f}, of a hospital's own model "
