@@ -76,9 +76,9 @@ class TimedGrid(LocalGrid):
         return replies
 
 
-def numbers(size: int, node: int) -> NDArray[np.int64]:
-    """What a node sends."""
-    return np.random.default_rng((size, node)).integers(0, BOUND + 1, size)
+def numbers(size: int, place: int) -> NDArray[np.int64]:
+    """What the client at a place sends."""
+    return np.random.default_rng((size, place)).integers(0, BOUND + 1, size)
 
 
 def make_app(summation: Summation, size: int) -> ClientApp:
@@ -88,7 +88,7 @@ def make_app(summation: Summation, size: int) -> ClientApp:
     def compute(content: RecordDict, context: Context) -> NDArray[np.int64]:
         # by its place, which the engine knows as the partition's number
         place = int(context.node_config["partition-id"])
-        return np.random.default_rng((size, place)).integers(0, 1001, size)
+        return numbers(size, place)
 
     summation.serve(app, QUESTION, compute)
     return app

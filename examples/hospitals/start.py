@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +94,12 @@ def hospitals(
     node += ["--root-certificates", str(folder / "ca.pem")]
     node += ["--auth-supernode-private-key", str(folder / f"site-{site}")]
     node += ["--node-config", f'records="{folder / f"records-{site}.npz"}"']
-    with running(folder / f"site-{site}.log", node, environment):
-        with hospitals(folder, site, address, environment):
-            yield
+    log = folder / f"site-{site}.log"
+    with (
+        running(log, node, environment),
+        hospitals(folder, site, address, environment),
+    ):
+        yield
 
 
 @contextmanager
@@ -111,14 +114,10 @@ def running(log: Path, command: list[str], environment: dict[str, str]) -> Itera
             yield
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(STOPS)
-            except subprocess.TimeoutExpired:
-                pass
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def connect(folder: Path, address: str) -> None:

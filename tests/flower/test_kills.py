@@ -1,4 +1,4 @@
-"""Servers and sites of a federation that are killed at random points: what is released afterwards."""
+"""Servers and sites of a federation that are killed at random points: what is then released."""
 
 from __future__ import annotations
 
