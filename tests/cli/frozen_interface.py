@@ -170,6 +170,7 @@ CASES: dict[str, str] = {
     "reproduce, list": "reproduce --list --json",
     "reproduce": "reproduce yu-table1 --quick --json --out studies",
     "reproduce, unknown": "reproduce nothing --json",
+    "demo of one hospital": "demo hospitals --sites 1 --json",
     "data, list": "data list --json",
     "data, fetch": "data fetch digits --json",
     "data, unknown": "data fetch nothing --json",

@@ -41,14 +41,14 @@ MUTANTS = [
     Mutant(
         "the server does not look at the norm",
         federated._Federation.ask,
-        "if isinstance(self.summation, InTheClear)",
-        "if False",
+        "self.summation.requiring(on.fits).add_up(",
+        "self.summation.add_up(",
         MOVED,
     ),
     Mutant(
         "the server lets through any length",
-        summation.InTheClear.add_up,
-        "sum_squares(integers) <= squares",
+        updates.Grid.fits,
+        "sum_squares(integers) <= self.squares",
         "True",
         MOVED,
     ),

@@ -315,6 +315,7 @@ NEEDS: dict[str, Page] = {
 #: Commands that are too long for a test: their words are parsed.
 TOO_LONG = {
     "privlearn reproduce yu-table2 --out docs/results": "hours of training",
+    "privlearn demo hospitals": "starts Flower's simulation engine; tests/flower runs it",
     "privlearn budget --serve --examples 60000 --epsilon 3": "serves until it is interrupted",
 }
 

@@ -43,6 +43,7 @@ _COMMANDS = (
     "key",
     "predict",
     "reproduce",
+    "demo",
     "ledger",
     "data list",
     "data fetch",
@@ -65,6 +66,15 @@ _OTHERS = {
 _OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
 _OTHERS |= {neighbours_plugin.OPTION}  # of pytest
 _OTHERS |= {"--index-url", "--recipe", "--rm"}  # of pip, rattler-build and docker
+_OTHERS |= {
+    "--enable-supernode-auth",
+    "--ssl-ca-certfile",
+    "--ssl-certfile",
+    "--ssl-keyfile",
+}  # Flower
+_OTHERS |= {"--disable-runtime-dependency-installation", "--superlink", "--root-certificates"}
+_OTHERS |= {"--auth-supernode-private-key", "--node-config", "--stream", "--run-config"}
+_OTHERS |= {"--trusted-entities", "--summation"}
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 

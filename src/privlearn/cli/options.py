@@ -49,6 +49,7 @@ COMMANDS = {
     "key": "make a pair of keys to sign with",
     "selfcheck": "check this installation in under a minute",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
+    "demo": "hospitals that keep their records, simulated by Flower; a minute",
     "data": "named data sets; templates for tables' schemas; packed tables",
     "completion": "a script that completes commands and options in your shell",
 }
@@ -458,6 +459,15 @@ _OTHERS = (
             "DIR",
             "where the files go, and where finished runs are found again (default: results)",
         ),
+    ),
+    *group_of(
+        None,
+        ("demo",),
+        Option("name", None, "what is shown", choices=("hospitals",), flag=False),
+        Option("sites", "N", "hospitals, of which each has a teacher (default: 3)", int, 3),
+        Option("epsilon", "E", "what may be spent (default: 8)", float, 8.0),
+        Option("delta", "D", "at which delta (default: 0.001)", float, 1e-3),
+        Option("out", "DIR", "the folder to write (default: hospitals)", default="hospitals"),
     ),
     *group_of(
         None,

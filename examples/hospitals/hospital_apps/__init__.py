@@ -1,0 +1,1 @@
+"""The two apps of a federation of hospitals: the server's, and each hospital's."""
