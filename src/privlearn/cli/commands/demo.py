@@ -38,10 +38,13 @@ def run(request: Request) -> int:
         )
     report = verify(demonstration.out)
     if request.json:
-        screen.print_json(
-            asdict(demonstration)
-            | {"out": str(demonstration.out), "queries": hospitals.QUERIES, "ok": report.ok}
-        )
+        traffic = [
+            {"question": question} | asdict(passed)
+            for question, passed in demonstration.traffic.items()
+        ]
+        figures = {"out": str(demonstration.out), "traffic": traffic}
+        figures |= {"queries": hospitals.QUERIES, "ok": report.ok}
+        screen.print_json(asdict(demonstration) | figures)
         return 0 if report.ok else 1
     _print(demonstration, hospitals.QUERIES)
     folder = screen.plain(demonstration.out)
