@@ -42,7 +42,7 @@ def run(request: Request) -> int:
             {"question": question} | asdict(passed)
             for question, passed in demonstration.traffic.items()
         ]
-        figures = {"out": str(demonstration.out), "traffic": traffic}
+        figures: dict[str, Any] = {"out": str(demonstration.out), "traffic": traffic}
         figures |= {"queries": hospitals.QUERIES, "ok": report.ok}
         screen.print_json(asdict(demonstration) | figures)
         return 0 if report.ok else 1
