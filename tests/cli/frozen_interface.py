@@ -170,6 +170,7 @@ CASES: dict[str, str] = {
     "reproduce, list": "reproduce --list --json",
     "reproduce": "reproduce yu-table1 --quick --json --out studies",
     "reproduce, unknown": "reproduce nothing --json",
+    "demo": "demo hospitals --json --out hospitals",
     "demo of one hospital": "demo hospitals --sites 1 --json",
     "data, list": "data list --json",
     "data, fetch": "data fetch digits --json",
@@ -452,8 +453,22 @@ def _mishap(name: str) -> Iterator[None]:
         checks = [_quick_check, *([_failing_check] if "fails" in name else [])]
         with mock.patch("privlearn.auditing.installation._CHECKS", checks):
             yield
+    elif name == "demo":
+        with (
+            mock.patch("privlearn.cli.commands.demo._NEEDED", ()),
+            mock.patch("privlearn.flower.hospitals.run_simulation", _run_here),
+        ):
+            yield
     else:
         yield
+
+
+def _run_here(server_app: Any, client_app: Any, num_supernodes: int, **_: Any) -> None:
+    """In place of Flower's engine, which takes half a minute to start."""
+    from tests.support.local_grid import LocalGrid
+
+    grid = LocalGrid(client_app, [{"partition-id": site} for site in range(num_supernodes)])
+    server_app(grid, grid.contexts[1])
 
 
 def _quick_check() -> str:

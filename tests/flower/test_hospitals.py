@@ -49,8 +49,8 @@ def test_figures_are_those_of_what_passed(tmp_path, monkeypatch, capsys):
     assert said["epsilon"] == pytest.approx(8, rel=1e-3)
     assert json.loads((out / "privacy.json").read_bytes())
     assert said["accuracy"] > said["accuracy_of_one_answer"]
-    [(kind, passed)] = said["traffic"].items()
-    assert kind == "query.teacher"
+    passed = said["traffic"][-1]
+    assert passed["question"].startswith("query.")
     assert (passed["requests"], passed["replies"]) == (10, 10)
     assert passed["request_bytes"] >= 10 * 20 * 30 * 4
     assert 10 * 20 <= passed["reply_bytes"] < passed["request_bytes"]
@@ -61,7 +61,7 @@ def test_what_is_printed_names_every_party(tmp_path, monkeypatch, capsys):
     out = tmp_path / "student"
     assert cli.main(["demo", "hospitals", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    for words in ("each hospital", "the server", "a reader", "epsilon 8.00", "verifies"):
+    for words in ("a hospital", "the server", "a reader", "epsilon 8.00", "verifies"):
         assert words in said
 
 
@@ -91,7 +91,7 @@ def test_the_command_runs_in_the_simulation_engine(tmp_path):
     ended = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=300)
     said = json.loads(ended.stdout)
     assert said["ok"]
-    assert said["traffic"]["query.teacher"]["replies"] == 3
+    assert said["traffic"][-1]["replies"] == 3
     verify = [sys.executable, "-m", "privlearn", "verify", "hospitals"]
     assert subprocess.run(verify, cwd=tmp_path, capture_output=True).returncode == 0
 

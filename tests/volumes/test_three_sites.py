@@ -1,4 +1,4 @@
-"""Segmentation with three sites of a Flower federation: each sends corrections, coded there."""
+"""Segmentation with three sites of a federation: each sends corrections, coded at the site."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Demonstration:
         epsilon: what was spent.
         delta: at which delta.
         noise: standard deviation of the noise on each count of votes.
-        accuracy: of the student on rows that nobody learned from.
+        accuracy: of the student on rows that no model learned from.
         accuracy_alone: mean accuracy of the hospitals' own models on these rows.
         accuracy_of_one_answer: of the more frequent class.
         traffic: what passed between the server and the hospitals, by the kind of message.
@@ -71,7 +71,7 @@ class Demonstration:
     traffic: dict[str, Traffic]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Rows:
     """Rows of the demonstration: of hospitals, public ones, and those to test on."""
 

@@ -28,20 +28,26 @@ def run(request: Request) -> int:
             "engine. Run pip install 'privlearn[flower]'"
         )
     require_free(request.out)
-    # before Flower is imported: a demonstration reports nothing to anybody
+    # before Flower is imported: no report of its use leaves this machine
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     hospitals = import_module("privlearn.flower.hospitals")
     with screen.notes.status("hospitals answer, and a student learns"):
-        shown = hospitals.run_hospitals(request.sites, request.epsilon, request.delta, request.out)
-    report = verify(shown.out)
-    if request.json:
-        screen.print_json(
-            asdict(shown) | {"out": str(shown.out), "queries": hospitals.QUERIES, "ok": report.ok}
+        demonstration = hospitals.run_hospitals(
+            request.sites, request.epsilon, request.delta, request.out
         )
+    report = verify(demonstration.out)
+    if request.json:
+        traffic = [
+            {"question": question} | asdict(passed)
+            for question, passed in demonstration.traffic.items()
+        ]
+        figures: dict[str, Any] = {"out": str(demonstration.out), "traffic": traffic}
+        figures |= {"queries": hospitals.QUERIES, "ok": report.ok}
+        screen.print_json(asdict(demonstration) | figures)
         return 0 if report.ok else 1
-    _print(shown, hospitals.QUERIES)
-    folder = screen.plain(shown.out)
+    _print(demonstration, hospitals.QUERIES)
+    folder = screen.plain(demonstration.out)
     verdict = "verifies" if report.ok else "does not verify"
     screen.answers.print(
         f"{screen.BOLD}{folder} {verdict}{screen.END}: `privlearn verify {folder}`"
@@ -49,36 +55,29 @@ def run(request: Request) -> int:
     return 0 if report.ok else 1
 
 
-def _print(shown: Any, queries: int) -> None:
-    say = screen.answers.print
-    say(
-        f"{shown.sites} hospitals, {shown.patients // shown.sites} patients each, {queries} "
-        "questions about public inputs"
-    )
+def _print(demonstration: Any, queries: int) -> None:
+    say, sites = screen.answers.print, demonstration.sites
+    say(f"{sites} hospitals, {demonstration.patients // sites} patients each, {queries} questions")
     say("")
     table = screen.Table()
-    for head in ("party", "sent", "saw"):
-        table.add_column(head)
-    for kind, passed in shown.traffic.items():
-        count, each = shown.sites, passed.reply_bytes // max(passed.replies, 1)
-        table.add_row(
-            "each hospital",
-            f"{passed.reply_form}, {each} bytes: its answers",
-            f"{passed.request_form}, {passed.request_bytes // count} bytes: public inputs ({kind})",
-        )
-        table.add_row(
-            "the server",
-            f"{passed.requests} requests, {passed.request_bytes} bytes; the student",
-            f"{passed.replies} replies, {passed.reply_bytes} bytes; no record",
-        )
-    table.add_row("a reader", "nothing", "the student and its certificate")
+    for head in ("party", "what passed", "bytes"):
+        table.add_column(head, justify="right" if head == "bytes" else "left")
+    for passed in demonstration.traffic.values():
+        sent = passed.reply_bytes // max(passed.replies, 1)
+        table.add_row("a hospital", f"saw public inputs: {passed.request_form}", "")
+        table.add_row("", f"sent its teacher's answers: {passed.reply_form}", str(sent))
+        table.add_row("the server", f"saw {passed.replies} replies", str(passed.reply_bytes))
+        table.add_row("", f"sent {passed.requests} requests", str(passed.request_bytes))
+    table.add_row("a reader", "sees the student, its card and its certificate", "")
     screen.print_table(table)
     say("")
     say(
-        f"epsilon {shown.epsilon:.2f} at delta {shown.delta:g}: noise of {shown.noise:.1f} votes "
-        f"on each count of {shown.sites}"
+        f"epsilon {demonstration.epsilon:.2f} at delta {demonstration.delta:g}: noise of "
+        f"{demonstration.noise:.1f} votes on each count of {sites}"
     )
-    say(
-        f"accuracy of the student {shown.accuracy:.3f}, of a hospital's own model "
-        f"{shown.accuracy_alone:.3f}, of the more frequent class {shown.accuracy_of_one_answer:.3f}"
-    )
+    for whose, accuracy in (
+        ("the student", demonstration.accuracy),
+        ("a hospital's own model", demonstration.accuracy_alone),
+        ("the more frequent class", demonstration.accuracy_of_one_answer),
+    ):
+        say(f"accuracy of {whose}: {accuracy:.3f}")
