@@ -21,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import checked, count, quoted
 from privlearn._storage import write_durably
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
@@ -55,15 +55,16 @@ class SiteShares:
         BadInput: a number out of range, or no ledger in a file with a budget.
     """
 
+    @checked
     def __init__(self, ledger: str | Path, *, teachers: int, absent: int = 0) -> None:
-        self._path = Path(ledger)
         self._teachers = count("teachers", teachers)
-        self._absent = count("absent", absent, least=0)
-        if Ledger.open(self._path).budget is None:
+        self._absent = count("absent", absent, least=0, most=self._teachers - 1)
+        if Ledger.open(ledger).budget is None:
             raise BadInput(
-                f"{self._path} has no budget, and a server may ask again and again: expected a "
-                "site's ledger with one. Begin it with privlearn.Ledger.open(path, budget)"
+                f"{quoted(str(ledger))} has no budget, and a server may ask again and again: "
+                "expected a site's ledger with one. Begin it with pv.Ledger.open(path, budget)"
             )
+        self._path = Path(ledger)
         self._folder = self._path.with_name(f"{self._path.name}.answers")
 
     def answer(

@@ -137,10 +137,9 @@ class NoisySum:
         total = ask()
         if len(set(total.nodes)) < needed:
             raise BadInput(
-                "the sum holds fewer shares of noise than the plan claims: it has less noise than "
-                f"was priced, so nothing is released. Expected shares of at least {needed} sites. "
-                "The charge stays, since this server has seen the sum. Have more sites connected, "
-                "or use a plan with a larger absent="
+                "the sum holds fewer shares of noise than were priced: expected those of at least "
+                f"{needed} sites. Nothing is released. The charge stays, since this server has "
+                "seen the sum. Have more sites connected, or plan for a larger absent="
             )
         return cls(total.values, _RECEIVED)
 
