@@ -1,6 +1,6 @@
 """A site's share of the noise: charged to the site's own ledger, and given once for each question.
 
-A server that nobody trusts may ask as often as it likes. The site computes the price from the
+A server that is not trusted may ask as often as it likes. The site computes the price from the
 public plan in the request, holds that to what its own operator declared, and has no answer once its
 ledger has no room. What it said to a question is kept beside the ledger, so that a server that was
 killed gets the same answer again, without another charge and without other noise.
@@ -42,8 +42,8 @@ class SiteShares:
     """A site's own ledger, what its operator declared, and what it has answered: its side of noise
     by the sites.
 
-    Guarantee: everything that the site ever answers is within its ledger's budget, towards whoever
-    sees sums alone, if at most `absent` sites drop out, add no noise or give theirs away. Each
+    Guarantee: everything that the site ever answers is within its ledger's budget, towards all who
+    see sums alone, if at most `absent` sites drop out, add no noise or give theirs away. Each
     answer is charged before its share is drawn, and is kept before it is sent.
 
     Args:

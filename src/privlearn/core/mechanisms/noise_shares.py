@@ -128,8 +128,8 @@ class NoisySum:
             ledger: of who asks.
 
         Raises:
-            BadInput: fewer shares than needed. What was charged stays charged, since whoever ran
-                this has seen the sum.
+            BadInput: fewer shares than needed. What was charged stays charged, since this
+                process has seen the sum.
             BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger; nothing is asked.
         """
         count("needed", needed)
