@@ -138,8 +138,8 @@ class NoisySum:
         if len(set(total.nodes)) < needed:
             raise BadInput(
                 "the sum holds fewer shares of noise than were priced: expected those of at least "
-                f"{needed} sites. Nothing is released. The charge stays, since this server has "
-                "seen the sum. Have more sites connected, or plan for a larger absent="
+                f"{needed} sites. Nothing is released, and the charge stays, since this server "
+                "has seen the sum. Have more sites connected, or plan for a larger absent="
             )
         return cls(total.values, _RECEIVED)
 
