@@ -115,6 +115,11 @@ def check_a_site_sends_its_integers_and_nothing_else() -> None:
 
 
 @check
+def check_a_node_that_is_named_twice_is_one_site() -> None:
+    _parts().test_a_node_that_is_named_twice_is_one_site()
+
+
+@check
 def check_more_sites_than_teachers_are_refused_before_anything_is_asked() -> None:
     parts = _parts()
     parts.test_more_sites_than_the_plan_has_teachers_are_refused_before_anything_is_asked()

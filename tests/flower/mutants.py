@@ -71,6 +71,13 @@ MUTANTS = [
         "check_an_absent_site_counts_as_a_teacher",
     ),
     Mutant(
+        "a node that is named twice is two sites",
+        requests.await_nodes,
+        "sorted(set(grid.get_node_ids()))",
+        "sorted(grid.get_node_ids())",
+        "check_a_node_that_is_named_twice_is_one_site",
+    ),
+    Mutant(
         "more sites than teachers are asked",
         requests.await_nodes,
         "if len(nodes) > count:",

@@ -359,6 +359,15 @@ def test_a_site_that_is_not_connected_counts_as_a_teacher_without_an_answer():
     assert torch.equal(counts, _add_without_flower(said, VOTES, None))
 
 
+def test_a_node_that_is_named_twice_is_one_site():
+    grid = LocalGrid(_app(_say), NODES[:-1])
+    with mock.patch.object(grid, "get_node_ids", return_value=[*grid.get_node_ids(), 1]):
+        counts, silent = _add_up(grid)
+    assert silent == 1
+    said = [_say(site) for site in range(SITES - 1)]
+    assert torch.equal(counts, _add_without_flower(said, VOTES, None))
+
+
 def test_more_sites_than_the_plan_has_teachers_are_refused_before_anything_is_asked():
     grid, ledger = _grid(), pv.Ledger()
     plan = replace(VOTES, teachers=SITES - 1)

@@ -671,6 +671,8 @@ ELSEWHERE = {
     "accounting.Guarantee": "Guarantee",
     "accounting.Ledger": "Ledger",
     "clipping.Flat": "Flat",
+    "flower.Summation": "abstract",
+    "flower.Total": "made by summations alone",
 }
 
 
