@@ -23,6 +23,7 @@ PLAN_RANGES |= dict.fromkeys(("share", "selection_share", "label_share", "quanti
 PLAN_RANGES |= dict.fromkeys(("noise_multiplier", "score_noise"), (1e-6, 1e12))
 PLAN_RANGES |= {"epochs": (1, 1e5), "sampling_rate": (math.ulp(0), 1), "group_size": (1, 1e4)}
 PLAN_RANGES |= {"split": (1e-6, 1e6), "mean": (1, 1000), "classes": (2, 1e15), "after": (0, 1e5)}
+PLAN_RANGES |= {"queries": (1, 1e7), "teachers": (1, 1e7), "absent": (0, 1e7)}
 PLAN_RANGES |= {
     "delta": OPEN,
     "depth": (1, 12),

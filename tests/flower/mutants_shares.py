@@ -176,9 +176,16 @@ MUTANTS = [
     ),
     Mutant(
         "a killed server asks another question",
-        answers.keep_answers,
-        'question = saved.plain.get("question", "")',
+        answers.keep_received,
+        'question = saved.plain["question"]',
         "question = new_question()",
+        "check_a_killed_server_asks_the_same_question_again",
+    ),
+    Mutant(
+        "a killed server is charged again",
+        answers.keep_received,
+        'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
+        "ledger.begin(plan.event(), plan.adjacency, plan.unit)",
         "check_a_killed_server_asks_the_same_question_again",
     ),
     Mutant(

@@ -242,6 +242,14 @@ def descent(folder: Path) -> dict[str, Call]:
     }
 
 
+def site_ledger(folder: Path) -> Path:
+    """A ledger with a budget, of a site."""
+    path = folder / "site.ledger"
+    if not path.exists():
+        pv.Ledger.open(path, pv.Budget(rho=1.0))
+    return path
+
+
 def doors(folder: Path) -> dict[str, Call]:
     hf, torch_lightning, op = pv.huggingface, pv.lightning, pv.opacus
     values = {"y": X[:, 0], "target_bounds": (0.0, 1.0)}
@@ -270,6 +278,9 @@ def doors(folder: Path) -> dict[str, Call]:
         "flower.FlowerTeachers": Call(flower.FlowerTeachers, grid=None, count=3, timeout=60.0),
         "flower.InTheClear": Call(flower.InTheClear),
         "flower.SecureSum": Call(flower.SecureSum, threshold=2 / 3, neighbours=4),
+        "flower.SiteShares": Call(
+            flower.SiteShares, ledger=Made(lambda: site_ledger(folder)), teachers=3, absent=1
+        ),
         "flower.teacher_app": Call(flower.teacher_app, load=Made(lambda: len)),
         "flower.training_app": Call(
             flower.training_app, build_model=Made(lambda: small_net), train=Made(lambda: len)
@@ -584,6 +595,7 @@ def pate(folder: Path) -> dict[str, Call]:
         "teachers.PublicPCA": Call(t.PublicPCA, target_shape=(6,), **pca),
         "teachers.PublicPCA.fit": Call(t.PublicPCA.fit, public=targets, components=2),
         "teachers.RandomProjection": Call(t.RandomProjection, target_shape=(2, 3), codes=4, seed=0),
+        "teachers.SiteNoise": Call(t.SiteNoise, absent=1),
         "teachers.Spread": Call(t.Spread, components=3, neighbours=3, alpha=0.95, agreement=0.8),
         "teachers.Spreading": Call(
             t.Spreading, public=Made(public), classes=3, components=3, neighbours=3

@@ -25,6 +25,7 @@ from privlearn.errors import PrivlearnError
 from privlearn.methods.boosting import targets
 from privlearn.methods.boosting.plan import BoostingPlan, Interval
 from privlearn.methods.pate.plan import Ball, ConfidentVotes, PatePlan, Votes
+from privlearn.methods.pate.site_noise import SiteNoise
 from privlearn.methods.statistics.plan import (
     FisherPlan,
     LeastSquaresPlan,
@@ -118,7 +119,9 @@ def _draw_training(draw: random.Random) -> Plan:
 def _draw_pate(draw: random.Random) -> PatePlan:
     noise, queries = draw.uniform(5.0, 40.0), draw.randint(2, 40)
     aggregate = draw.choice([Votes(4), Ball(draw.uniform(0.5, 3.0)), ConfidentVotes(3, 4.0, 2)])
-    return PatePlan(queries, draw.randint(5, 50), aggregate, noise)
+    tested = isinstance(aggregate, ConfidentVotes)
+    shares = None if tested or draw.random() < 0.7 else SiteNoise(draw.randint(0, 4))
+    return PatePlan(queries, draw.randint(5, 50), aggregate, noise, site_noise=shares)
 
 
 def _draw_statistics(draw: random.Random) -> AbstractPlan:

@@ -613,7 +613,7 @@ MUTANTS = [
     ),
     Mutant(
         "other noise for the same sums",
-        answers._unpack_sums,
+        answers.keep_answers,
         'Streams.at(saved.plain["streams"])',
         "streams",
         "check_killed_while_asking_draws_the_same_noise",
@@ -621,7 +621,7 @@ MUTANTS = [
     Mutant(
         "nothing is kept before noise is drawn",
         answers.keep_answers,
-        'file.write(Saved({} if totals is None else {"sums": _total(totals)}, plain))',
+        'file.write(Saved({"sums": _total(totals)}, plain))',
         "pass",
         "check_killed_while_asking_draws_the_same_noise",
     ),

@@ -1,6 +1,6 @@
 """A site's share of the noise: charged to the site's own ledger, and given once for each question.
 
-A server that nobody trusts may ask as often as it likes. The site computes the price from the
+A server that is not trusted may ask as often as it likes. The site computes the price from the
 public plan in the request, holds that to what its own operator declared, and has no answer once its
 ledger has no room. What it said to a question is kept beside the ledger, so that a server that was
 killed gets the same answer again, without another charge and without other noise.
@@ -21,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import checked, count, quoted
 from privlearn._storage import write_durably
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
@@ -42,8 +42,8 @@ class SiteShares:
     """A site's own ledger, what its operator declared, and what it has answered: its side of noise
     by the sites.
 
-    Guarantee: everything that the site ever answers is within its ledger's budget, towards whoever
-    sees sums alone, if at most `absent` sites drop out, add no noise or give theirs away. Each
+    Guarantee: everything that the site ever answers is within its ledger's budget, towards all who
+    see sums alone, if at most `absent` sites drop out, add no noise or give theirs away. Each
     answer is charged before its share is drawn, and is kept before it is sent.
 
     Args:
@@ -55,15 +55,16 @@ class SiteShares:
         BadInput: a number out of range, or no ledger in a file with a budget.
     """
 
+    @checked
     def __init__(self, ledger: str | Path, *, teachers: int, absent: int = 0) -> None:
-        self._path = Path(ledger)
         self._teachers = count("teachers", teachers)
-        self._absent = count("absent", absent, least=0)
-        if Ledger.open(self._path).budget is None:
+        self._absent = count("absent", absent, least=0, most=self._teachers - 1)
+        if Ledger.open(ledger).budget is None:
             raise BadInput(
-                f"{self._path} has no budget, and a server may ask again and again: expected a "
-                "site's ledger with one. Begin it with privlearn.Ledger.open(path, budget)"
+                f"{quoted(str(ledger))} has no budget, and a server may ask again and again: "
+                "expected a site's ledger with one. Begin it with pv.Ledger.open(path, budget)"
             )
+        self._path = Path(ledger)
         self._folder = self._path.with_name(f"{self._path.name}.answers")
 
     def answer(

@@ -128,8 +128,8 @@ class NoisySum:
             ledger: of who asks.
 
         Raises:
-            BadInput: fewer shares than needed. What was charged stays charged, since whoever ran
-                this has seen the sum.
+            BadInput: fewer shares than needed. What was charged stays charged, since this
+                process has seen the sum.
             BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger; nothing is asked.
         """
         count("needed", needed)
@@ -137,10 +137,9 @@ class NoisySum:
         total = ask()
         if len(set(total.nodes)) < needed:
             raise BadInput(
-                "the sum holds fewer shares of noise than the plan claims: it has less noise than "
-                f"was priced, so nothing is released. Expected shares of at least {needed} sites. "
-                "The charge stays, since this server has seen the sum. Have more sites connected, "
-                "or use a plan with a larger absent="
+                "the sum holds fewer shares of noise than were priced: expected those of at least "
+                f"{needed} sites. Nothing is released, and the charge stays, since this server "
+                "has seen the sum. Have more sites connected, or plan for a larger absent="
             )
         return cls(total.values, _RECEIVED)
 

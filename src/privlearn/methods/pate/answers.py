@@ -438,7 +438,6 @@ def keep_answers(
     streams: Streams,
     file: Checkpoint,
     facts: dict[str, str],
-    receive: Callable[[str], Noisy] | None = None,
 ) -> Answers:
     """The answers to the plan's queries: released and kept in `file`, or taken from there.
 
@@ -455,8 +454,6 @@ def keep_answers(
             own.
         file: where answers are kept.
         facts: what a run must have in common with the file to go on from it.
-        receive: for noise by the sites, asks the question of that name and charges (`sums` is then
-            not called): a run that was interrupted asks the same question again.
 
     Raises:
         BadInput: the file is of another run, or its run was charged to another ledger.
@@ -466,31 +463,32 @@ def keep_answers(
         saved = file.read()
         if saved is None:
             ledger.require_room(plan.event(), plan.adjacency, plan.unit)
-            totals, question = None if receive else sums(), new_question()
+            totals = sums()
             with _end_on_failure(ledger, file):
                 ledger.begin(plan.event(), plan.adjacency, plan.unit)
                 plain = {
                     "state": _ASKING,
                     "facts": facts,
                     "run": ledger.run,
-                    **({"question": question} if receive else {"streams": streams.state()}),
+                    "streams": streams.state(),
                 }
-                file.write(Saved({} if totals is None else {"sums": _total(totals)}, plain))
+                file.write(Saved({"sums": _total(totals)}, plain))
         else:
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _unpack_answers(saved, plan, pool, ledger)
-            question = saved.plain.get("question", "")
-            if receive is None:
-                totals, streams = _unpack_sums(saved, plan, reducer, streams)
-        if receive is not None:
-            noisy = receive(question)
-        else:
-            assert totals is not None
-            noisy = release_answers(plan, totals, reducer, ledger, streams)
-        answers = of_pool(plan, pool, ledger, noisy, streams)
+            watch = streams.noise.watch
+            totals, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            streams.noise.watch = watch
+            _total(totals).copy_(saved.tensors["sums"])
+            totals.added.see(
+                torch.zeros(0, device="cpu")
+            )  # they were measured before they were kept
+        answers = of_pool(
+            plan, pool, ledger, release_answers(plan, totals, reducer, ledger, streams), streams
+        )
         file.write(_pack_answers(answers, facts, ledger.run))
         ledger.settle()
         return answers
@@ -501,15 +499,46 @@ def new_question() -> str:
     return secrets.token_hex(16)
 
 
-def _unpack_sums(
-    saved: Saved, plan: PatePlan, reducer: Reducer | None, streams: Streams
-) -> tuple[CodeSums | VoteCounts, Streams]:
-    """The sums that were kept before anything was drawn, and the streams to draw from."""
-    totals, drawn_from = empty(plan, reducer), Streams.at(saved.plain["streams"])
-    drawn_from.noise.watch = streams.noise.watch
-    _total(totals).copy_(saved.tensors["sums"])
-    totals.added.see(torch.zeros(0, device="cpu"))  # they were measured before they were kept
-    return totals, drawn_from
+def keep_received(
+    plan: PatePlan,
+    pool: Pool,
+    receive: Callable[[str], Noisy],
+    ledger: Ledger,
+    streams: Streams,
+    file: Checkpoint,
+    facts: dict[str, str],
+) -> Answers:
+    """`keep_answers` for noise by the sites: a run that was interrupted asks the same question
+    again, to which sites give the same answers.
+
+    Args:
+        plan, pool, ledger, file, facts: as of `keep_answers`.
+        receive: asks the question of that name, and charges the plan before (`receive_answers`).
+        streams: of the run; nothing is drawn from them.
+
+    Raises:
+        BadInput, BudgetExceeded: as `keep_answers`; and as `receive`.
+    """
+    with file.alone():
+        saved = file.read()
+        if saved is None:
+            ledger.require_room(plan.event(), plan.adjacency, plan.unit)
+            question = new_question()
+            with _end_on_failure(ledger, file):
+                ledger.begin(plan.event(), plan.adjacency, plan.unit)
+                plain = {"state": _ASKING, "facts": facts, "run": ledger.run, "question": question}
+                file.write(Saved({}, plain))
+        else:
+            require_same_run(saved, facts)
+            ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
+            if saved.plain["state"] == _ANSWERED:
+                charge_again(ledger, plan.event(), plan.neighbours)
+                return _unpack_answers(saved, plan, pool, ledger)
+            question = saved.plain["question"]
+        answers = of_pool(plan, pool, ledger, receive(question), streams)
+        file.write(_pack_answers(answers, facts, ledger.run))
+        ledger.settle()
+        return answers
 
 
 def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: Streams) -> Answers:

@@ -66,7 +66,7 @@ def trust(kind: str, teacher: Mapping[str, Any], *, by_sites: bool = False) -> s
         return (
             f"The sites: each added a share of the noise to its own {_GIVEN[kind]} before they "
             "left it, and as many of them as the plan counts have to be trusted to do so and to "
-            "keep their shares. For those who get the model nobody else need be. The publisher's "
+            "keep their shares. Those who get the model need trust no one else. The publisher's "
             f"server saw {teacher.get('server_saw', 'what the sites sent')}, with the shares of "
             "the noise that are in it: one site's share alone hides less than is stated here."
         )

@@ -30,6 +30,7 @@ from privlearn.methods.pate.answers import (
     Pool,
     empty,
     keep_answers,
+    keep_received,
     new_question,
     of_pool,
     receive_answers,
@@ -187,8 +188,12 @@ def ask_teachers(
         teachers.require_same(queries)
         warn_of_target(plan, ledger, teachers.examples)
         require_rows(ledger, teachers.records)
-        file, asked = Checkpoint(keep), None if plan.site_noise is None else receive
-        answers = keep_answers(plan, pool, sums, reducer, ledger, streams, file, same, asked)
+        file = Checkpoint(keep)
+        answers = (
+            keep_answers(plan, pool, sums, reducer, ledger, streams, file, same)
+            if plan.site_noise is None
+            else keep_received(plan, pool, receive, ledger, streams, file, same)
+        )
     facts = _describe_asking(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
 

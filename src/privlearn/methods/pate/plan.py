@@ -431,7 +431,7 @@ def require_shareable(plan: PatePlan) -> None:
     if isinstance(plan.aggregate, ConfidentVotes):
         raise BadInput(
             "ConfidentVotes are answered where a test on the counts says so, and with noise by the "
-            "sites nobody sees the counts: expected pv.teachers.Votes(classes=...), or leave "
+            "sites no one sees the counts: expected pv.teachers.Votes(classes=...), or leave "
             "site_noise out"
         )
 
