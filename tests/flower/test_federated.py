@@ -173,7 +173,7 @@ def test_the_optimizer_of_the_server_may_be_adam():
 @pytest.mark.parametrize("size", [1, 15, 5000])
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_integers_are_within_the_norm_and_near_the_clipped_update(size, share):
-    grid = updates.Grid(NORM, size, share)
+    grid = updates.UpdateGrid(NORM, size, share)
     for length in (0.0, 0.01, NORM, 3.0, 1e150):
         update = np.random.default_rng(size).normal(size=size)
         update *= length / np.linalg.norm(update)
@@ -187,7 +187,7 @@ def test_integers_are_within_the_norm_and_near_the_clipped_update(size, share):
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 def test_an_update_that_is_not_finite_is_none(value):
     update = np.full(SIZE, value)
-    assert updates.Grid(NORM, SIZE).encode(update) is None
+    assert updates.UpdateGrid(NORM, SIZE).encode(update) is None
 
 
 # -- what one client can move
@@ -202,7 +202,7 @@ def _changed(request, reply, change):
     return _with(request, change(np.array(integers)))
 
 
-MOST = updates.Grid(NORM, SIZE).most
+MOST = updates.UpdateGrid(NORM, SIZE).most
 FAULTS = {
     "lost": lambda request, reply: [],
     "twice": lambda request, reply: [reply, *_changed(request, reply, lambda said: -said)],
@@ -287,7 +287,7 @@ def test_a_clip_follows_the_updates_by_a_bit_of_each_client():
     grid = grid_of()
     with watched() as sums:
         run(grid, plan)
-    first = updates.Grid(NORM, SIZE, 0.1)
+    first = updates.UpdateGrid(NORM, SIZE, 0.1)
     lengths = [float(update_of(client).norm()) for client in range(CLIENTS)]
     clipped = sum(length >= NORM * (1 - 1e-9) for length in lengths)
     assert float(sums[0][-1]) == (CLIENTS - 2 * clipped) * first.said * first.step

@@ -15,7 +15,7 @@ from torch import nn
 
 from privlearn.errors import BadInput
 from privlearn.flower.summation import InTheClear, Summation
-from privlearn.flower.updates import UPDATE, Grid, flatten, load_model
+from privlearn.flower.updates import UPDATE, UpdateGrid, flatten, load_model
 
 #: Trains a client's copy of the global model on its rows, in place.
 TrainHere = Callable[[nn.Module, Context], Any]
@@ -59,7 +59,7 @@ def training_app(
         before = flatten(network, names)
         train(network, context)
         update = flatten(network, names) - before
-        return Grid(clip_norm, len(before), share).encode(update)
+        return UpdateGrid(clip_norm, len(before), share).encode(update)
 
     summation.serve(app, UPDATE, compute)
     return app

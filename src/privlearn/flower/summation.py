@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Total:
     """A sum over nodes.
 
@@ -87,12 +87,27 @@ class Summation(ABC):
             progress: called as replies arrive.
         """
 
+    def within(self, squares: int) -> Summation:
+        """The summation in which integers with a larger sum of squares are left out, where the
+        server can read them; else itself, and the nodes see to it.
+        """
+        return self
+
 
 @final
 class InTheClear(Summation):
     """Each node sends its integers to the server, which adds them up and can read each."""
 
     server_sees = "each site's answers"
+
+    def __init__(self) -> None:
+        self._squares: int | None = None
+
+    def within(self, squares: int) -> InTheClear:
+        """The summation in which integers with a larger sum of squares are left out."""
+        bounded = InTheClear()
+        bounded._squares = squares
+        return bounded
 
     def serve(self, app: ClientApp, question: str, compute: Compute) -> None:
         """Answer with the integers themselves."""
@@ -113,14 +128,8 @@ class InTheClear(Summation):
         bound: int,
         timeout: float,
         progress: Progress | None = None,
-        squares: int | None = None,
     ) -> Total:
-        """The sum of what arrives and is within the bound.
-
-        Args:
-            grid, nodes, question, content, size, bound, timeout, progress: as of every summation.
-            squares: the largest sum of squares of a node's integers; None: any.
-        """
+        """The sum of what arrives and is within the bound."""
         kind = f"query.{question}"
         requests = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
         replies = collect_replies(grid, requests, timeout, progress)
@@ -128,7 +137,9 @@ class InTheClear(Summation):
         added = []
         for node, reply in zip(nodes, replies, strict=True):
             integers = read_integers(reply, size, bound)
-            if integers is not None and (squares is None or sum_squares(integers) <= squares):
+            if integers is not None and (
+                self._squares is None or sum_squares(integers) <= self._squares
+            ):
                 values += integers
                 added.append(node)
         return Total(values, tuple(added))
