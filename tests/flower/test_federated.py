@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -569,3 +571,15 @@ def test_facts_of_rows_do_not_follow_a_plan_for_clients():
     assert EVERYONE.follows(facts)
     assert replace(EVERYONE, persons=False).follows(result.facts)
     assert not EVERYONE.follows(result.facts)
+
+
+def test_the_pages_figures_are_those_that_were_measured():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "federated-training.md").read_text("utf-8")
+    rows = json.loads((root / "docs" / "measured" / "federated.json").read_text("utf-8"))["rows"]
+    for row in rows:
+        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        best = max(figure for name, figure in row["tries"].items() if name.startswith("0.2"))
+        cells = f"| {epsilon} | {row['mean']:.3f} ± {row['deviation']:.3f} | {best:.3f} |"
+        assert cells in page
+    assert len(rows) == 5

@@ -258,7 +258,7 @@ class _FederatedRun:
         server_optimizer: OptimizerFactory,
     ) -> None:
         plan = session.plan
-        self.federation, self.model, self.session = federation, model, session
+        self.federation, self.model, self.training = federation, model, session
         self.clip: Clip = gradient_clip(plan)
         self.trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self.size = sum(each.numel() for each in self.trained.values())
@@ -286,7 +286,7 @@ class _FederatedRun:
 
     def _facts(self) -> dict[str, Any]:
         """Public values of the run, for its certificate; a resumed run must have them in common."""
-        plan, session = self.session.plan, self.session
+        plan, session = self.training.plan, self.training
         public = {
             **training_facts(
                 self.federation.clients, plan.epochs * self.steps, self.optimizer, Constant(), []
@@ -303,7 +303,7 @@ class _FederatedRun:
 
     def run(self, input_shape: list[int]) -> Result:
         """All rounds, and the result."""
-        session = self.session
+        session = self.training
         self.federation.connect()
         with session.charging():
             session.account = self.noise.begin(session.agreed)
@@ -328,7 +328,7 @@ class _FederatedRun:
         )
 
     def _run_epoch(self, epoch: int, noise_multiplier: float) -> None:
-        session = self.session
+        session = self.training
         norm = self.clip.at(epoch)
         if norm is not None:
             self.norms.values[:] = [norm]
@@ -344,7 +344,7 @@ class _FederatedRun:
         """Ask the clients that were drawn, charge the ledger, add noise, and let the server's
         optimizer step.
         """
-        session, plan = self.session, self.session.plan
+        session, plan = self.training, self.training.plan
         on = self._grid()
         summed = self.kept.get(session.steps_done)
         if summed is None:
