@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import nn
 
+from privlearn._checks import require_fit
 from privlearn.errors import BadInput
 from privlearn.flower.summation import InTheClear, Summation
 from privlearn.flower.updates import UPDATE, UpdateGrid, flatten, load_model
@@ -51,6 +52,7 @@ def training_app(
     ):
         if isinstance(value, nn.Module) or not callable(value):
             raise BadInput(f"{name} is a {type(value).__name__}: expected a function {such}")
+    require_fit("summation", summation, Summation)
     app = ClientApp()
 
     def compute(content: RecordDict, context: Context) -> NDArray[np.int64] | None:

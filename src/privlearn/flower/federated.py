@@ -103,12 +103,13 @@ def train_federated(
     _require_plan(plan)
     _require_model(model)
     require_fit("summation", summation, Summation)
+    require_fit("input_shape", input_shape, Sequence[int])
     shape = [count("input_shape", size) for size in input_shape]
     run = _FederatedRun(
         _Federation(grid, summation, positive("timeout", timeout), int(plan.examples or 0)),
         model,
         _session(plan, options),
-        server_optimizer or _fedavg,
+        _fedavg if server_optimizer is None else server_optimizer,
     )
     return run.run(shape)
 
@@ -145,12 +146,16 @@ def _session(plan: Plan, options: RunOptions) -> TrainingSession:
     if unknown:
         raise TypeError(f"train_federated() has no argument {unknown[0]!r}")
     file, streams = Checkpoint.of(options.get("checkpoint")), options.get("streams")
+    ledger: Any = options.get("ledger")
+    require_fit("streams", streams, Streams | None)
+    if ledger is not None and not hasattr(ledger, "require_room"):
+        require_fit("ledger", ledger, Ledger)
     if (file and file.replayable) or (streams and streams.noise.secret is not None):
         raise BadInput(
             "clients may answer otherwise when they are asked again, so that their sums can't be "
             "replayed: expected a plain checkpoint, or none, and streams of new keys"
         )
-    return TrainingSession(plan, options.get("ledger"), streams, file)
+    return TrainingSession(plan, ledger, streams, file)
 
 
 @final
