@@ -9,7 +9,7 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from privlearn.core.plan import Plan
-from privlearn.flower import client_training, federated, summation, updates
+from privlearn.flower import client_training, federated, summation, sums, updates
 from privlearn.runs import given
 
 ONCE = "check_a_round_adds_the_mean_of_clipped_updates_and_the_noise_once"
@@ -26,14 +26,14 @@ REFUSED = "check_what_does_not_fit_a_federation_is_refused"
 MUTANTS = [
     Mutant(
         "an update is not clipped at the client",
-        updates.Grid.encode,
+        updates.UpdateGrid.encode,
         "factor = min(1.0, within / norm) if norm else 1.0",
         "factor = 1.0",
         NORM,
     ),
     Mutant(
         "rounding takes an update beyond the norm",
-        updates.Grid.encode,
+        updates.UpdateGrid.encode,
         "- self.step * math.sqrt(self.size) / 2\n",
         "\n",
         NORM,
@@ -54,14 +54,14 @@ MUTANTS = [
     ),
     Mutant(
         "the noise is for half the norm",
-        federated._FederatedRun._bound,
+        sums.bound_sum,
         "adjacency.sum_sensitivity(bound),",
         "adjacency.sum_sensitivity(bound) / 2,",
         ONCE,
     ),
     Mutant(
         "a client that is replaced counts as one that leaves",
-        federated._FederatedRun._bound,
+        sums.bound_sum,
         "adjacency.sum_sensitivity(bound),",
         "bound,",
         "check_the_noise_follows_the_kind_of_neighbour",
@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "noise is drawn before the charge",
         federated._FederatedRun._run_round,
-        "bounded = self._bound(*summed, sample, on)",
-        "bounded = self._bound(*summed, sample, on)\n    session.streams.noise.words(8)",
+        "bound = self.clip.norm(on.clip_norm, 1)",
+        "bound = self.clip.norm(on.clip_norm, 1 + 0 * len(session.streams.noise.words(8)))",
         CHARGED,
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         "each client says that it was not clipped",
-        updates.Grid.encode,
+        updates.UpdateGrid.encode,
         "said = self.said if norm <= self.clip_norm else -self.said",
         "said = self.said",
         BIT,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -173,7 +175,7 @@ def test_the_optimizer_of_the_server_may_be_adam():
 @pytest.mark.parametrize("size", [1, 15, 5000])
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_integers_are_within_the_norm_and_near_the_clipped_update(size, share):
-    grid = updates.Grid(NORM, size, share)
+    grid = updates.UpdateGrid(NORM, size, share)
     for length in (0.0, 0.01, NORM, 3.0, 1e150):
         update = np.random.default_rng(size).normal(size=size)
         update *= length / np.linalg.norm(update)
@@ -187,7 +189,7 @@ def test_integers_are_within_the_norm_and_near_the_clipped_update(size, share):
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 def test_an_update_that_is_not_finite_is_none(value):
     update = np.full(SIZE, value)
-    assert updates.Grid(NORM, SIZE).encode(update) is None
+    assert updates.UpdateGrid(NORM, SIZE).encode(update) is None
 
 
 # -- what one client can move
@@ -202,7 +204,7 @@ def _changed(request, reply, change):
     return _with(request, change(np.array(integers)))
 
 
-MOST = updates.Grid(NORM, SIZE).most
+MOST = updates.UpdateGrid(NORM, SIZE).most
 FAULTS = {
     "lost": lambda request, reply: [],
     "twice": lambda request, reply: [reply, *_changed(request, reply, lambda said: -said)],
@@ -287,7 +289,7 @@ def test_a_clip_follows_the_updates_by_a_bit_of_each_client():
     grid = grid_of()
     with watched() as sums:
         run(grid, plan)
-    first = updates.Grid(NORM, SIZE, 0.1)
+    first = updates.UpdateGrid(NORM, SIZE, 0.1)
     lengths = [float(update_of(client).norm()) for client in range(CLIENTS)]
     clipped = sum(length >= NORM * (1 - 1e-9) for length in lengths)
     assert float(sums[0][-1]) == (CLIENTS - 2 * clipped) * first.said * first.step
@@ -569,3 +571,15 @@ def test_facts_of_rows_do_not_follow_a_plan_for_clients():
     assert EVERYONE.follows(facts)
     assert replace(EVERYONE, persons=False).follows(result.facts)
     assert not EVERYONE.follows(result.facts)
+
+
+def test_the_pages_figures_are_those_that_were_measured():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "federated-training.md").read_text("utf-8")
+    rows = json.loads((root / "docs" / "measured" / "federated.json").read_text("utf-8"))["rows"]
+    for row in rows:
+        epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        best = max(figure for name, figure in row["tries"].items() if name.startswith("0.2"))
+        cells = f"| {epsilon} | {row['mean']:.3f} ± {row['deviation']:.3f} | {best:.3f} |"
+        assert cells in page
+    assert len(rows) == 5

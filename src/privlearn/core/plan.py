@@ -24,7 +24,7 @@ from privlearn.core.accounting.events import Composed, Event, compose
 from privlearn.core.accounting.filters import Limit, fits
 from privlearn.core.accounting.guarantee import ALL, Adjacency, Guarantee, PrivacyUnit
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.core.clipping.clips import Clip, Flat, Quantile
+from privlearn.core.clipping.clips import Clip, Flat
 from privlearn.core.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.run_facts import GradientFacts, RunFacts
@@ -318,7 +318,9 @@ class Plan(AbstractPlan):
         self._settle_adjacency()
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.persons is not False:
-            require_federated(self)
+            from privlearn.core import client_plans  # for clients of a federation alone
+
+            client_plans.require_federated(self)
         if self.rows_per_person is not None:
             # "all" would have no limit to what a person adds
             count("rows_per_person", self.rows_per_person)
@@ -586,31 +588,17 @@ class Plan(AbstractPlan):
         """What a card says of a federation."""
         if "federation" not in facts:
             return []
-        return [
-            ("what was clipped", "the update of each client, which has all rows of a person"),
-            ("what the server read", facts["federation"]["server_read"]),
-        ]
+        from privlearn.core import client_plans  # for clients of a federation alone
+
+        return client_plans.fact_rows(facts)
 
     def card_words(self, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Who has to be trusted in a federation, and what is released of it."""
         if "federation" not in facts:
             return {}
-        return {
-            "Releases": "Noisy sums of the updates of the clients that were drawn for a round",
-            "Trust model": (
-                "A trusted server: rows stayed with the clients, which sent updates of the model "
-                f"that they had clipped. The server read {facts['federation']['server_read']} and "
-                "added the noise. It has to be trusted with that, and to draw clients at random; "
-                "those who get the model need not be."
-            ),
-            "Mechanisms": (
-                "For each round clients were drawn, and each trained the model on its rows. Its "
-                "update was clipped as a whole, and Gaussian noise was added to the sum. A client "
-                "that did not answer counts as one whose update is zero. The releases are listed "
-                "under “Where the privacy was spent”, and in privacy.json, from which the figures "
-                "can be computed again."
-            ),
-        }
+        from privlearn.core import client_plans  # for clients of a federation alone
+
+        return client_plans.card_words(facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
@@ -694,30 +682,6 @@ def require_filter(plan: Plan) -> None:
         raise BadInput(
             f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use "
             "more noise, or settle the limit with within or calibrate"
-        )
-
-
-def require_federated(plan: Plan) -> None:
-    """Refuse what updates of clients are not computed with."""
-    if plan.persons is not True:
-        raise BadInput(f"persons is {plan.persons!r}: expected True or False")
-    others = {
-        "front": plan.front,
-        "temperature": plan.temperature,
-        "rows_per_person": plan.rows_per_person,
-        "group_size": plan.group_size > 1,
-        "a schedule that follows accuracies": plan.reacts,
-    }
-    for name, value in others.items():
-        if value:
-            raise BadInput(
-                f"the plan has persons=True and {name}: a client has all rows of a person, which "
-                f"nothing but the client looks at. Leave out {name}, expected for rows in one place"
-            )
-    if not isinstance(plan.clip, Flat | Quantile):
-        raise BadInput(
-            f"the plan has persons=True and the clip is {plan.clip.kind}: expected pv.Flat(norm) "
-            "or pv.Quantile(norm), by which a client clips its whole update"
         )
 
 

@@ -13,9 +13,10 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import nn
 
+from privlearn._checks import require_fit
 from privlearn.errors import BadInput
 from privlearn.flower.summation import InTheClear, Summation
-from privlearn.flower.updates import UPDATE, Grid, flatten, load_model
+from privlearn.flower.updates import UPDATE, UpdateGrid, flatten, load_model
 
 #: Trains a client's copy of the global model on its rows, in place.
 TrainHere = Callable[[nn.Module, Context], Any]
@@ -51,6 +52,7 @@ def training_app(
     ):
         if isinstance(value, nn.Module) or not callable(value):
             raise BadInput(f"{name} is a {type(value).__name__}: expected a function {such}")
+    require_fit("summation", summation, Summation)
     app = ClientApp()
 
     def compute(content: RecordDict, context: Context) -> NDArray[np.int64] | None:
@@ -59,7 +61,7 @@ def training_app(
         before = flatten(network, names)
         train(network, context)
         update = flatten(network, names) - before
-        return Grid(clip_norm, len(before), share).encode(update)
+        return UpdateGrid(clip_norm, len(before), share).encode(update)
 
     summation.serve(app, UPDATE, compute)
     return app

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, final
 
 import torch
-from flwr.serverapp import Grid as FlowerGrid
+from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from privlearn._checks import count, positive, require_fit
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.clipping.bounded import Bounded, Contributions
 from privlearn.core.clipping.clips import Clip, Quantile
 from privlearn.core.devices import PROCESSOR
 from privlearn.core.mechanisms.release import release
@@ -32,7 +31,8 @@ from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.flower.requests import await_nodes
 from privlearn.flower.summation import InTheClear, Summation, Total
-from privlearn.flower.updates import UPDATE, Grid, pack_model
+from privlearn.flower.sums import bound_sum
+from privlearn.flower.updates import UPDATE, UpdateGrid, pack_model
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.given import OptimizerFactory, gradient_clip, optimizer_from, require_finite
 from privlearn.runs.optimizers import Descent, remember_released
@@ -55,7 +55,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def train_federated(
-    grid: FlowerGrid,
+    grid: Grid,
     model: nn.Module,
     plan: Plan,
     *,
@@ -99,16 +99,17 @@ def train_federated(
             declared clients; before any client is asked. Or weights that are no longer finite.
     """
     require_one_process("federated training")
-    require_fit("grid", grid, FlowerGrid)
+    require_fit("grid", grid, Grid)
     _require_plan(plan)
     _require_model(model)
     require_fit("summation", summation, Summation)
+    require_fit("input_shape", input_shape, Sequence[int])
     shape = [count("input_shape", size) for size in input_shape]
     run = _FederatedRun(
         _Federation(grid, summation, positive("timeout", timeout), int(plan.examples or 0)),
         model,
         _session(plan, options),
-        server_optimizer or _fedavg,
+        _fedavg if server_optimizer is None else server_optimizer,
     )
     return run.run(shape)
 
@@ -145,12 +146,16 @@ def _session(plan: Plan, options: RunOptions) -> TrainingSession:
     if unknown:
         raise TypeError(f"train_federated() has no argument {unknown[0]!r}")
     file, streams = Checkpoint.of(options.get("checkpoint")), options.get("streams")
+    ledger: Any = options.get("ledger")
+    require_fit("streams", streams, Streams | None)
+    if ledger is not None and not hasattr(ledger, "require_room"):
+        require_fit("ledger", ledger, Ledger)
     if (file and file.replayable) or (streams and streams.noise.secret is not None):
         raise BadInput(
             "clients may answer otherwise when they are asked again, so that their sums can't be "
             "replayed: expected a plain checkpoint, or none, and streams of new keys"
         )
-    return TrainingSession(plan, options.get("ledger"), streams, file)
+    return TrainingSession(plan, ledger, streams, file)
 
 
 @final
@@ -160,9 +165,7 @@ class _Federation:
     Places are settled once: which node has which follows from no one's wish.
     """
 
-    def __init__(
-        self, grid: FlowerGrid, summation: Summation, timeout: float, clients: int
-    ) -> None:
+    def __init__(self, grid: Grid, summation: Summation, timeout: float, clients: int) -> None:
         self.grid, self.summation = grid, summation
         self.timeout, self.clients = timeout, clients
         self._nodes: list[int] = []
@@ -181,7 +184,9 @@ class _Federation:
             )
         self._nodes = await_nodes(self.grid, self.clients, self.timeout)
 
-    def ask(self, places: Sequence[int], network: nn.Module, names: list[str], on: Grid) -> Total:
+    def ask(
+        self, places: Sequence[int], network: nn.Module, names: list[str], on: UpdateGrid
+    ) -> Total:
         """The sum of the updates of the clients at these places, of those that answer."""
         connected = set(self.grid.get_node_ids())
         drawn = [self._nodes[place] for place in places if place < len(self._nodes)]
@@ -258,7 +263,7 @@ class _FederatedRun:
         server_optimizer: OptimizerFactory,
     ) -> None:
         plan = session.plan
-        self.federation, self.model, self.session = federation, model, session
+        self.federation, self.model, self.training = federation, model, session
         self.clip: Clip = gradient_clip(plan)
         self.trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self.size = sum(each.numel() for each in self.trained.values())
@@ -286,7 +291,7 @@ class _FederatedRun:
 
     def _facts(self) -> dict[str, Any]:
         """Public values of the run, for its certificate; a resumed run must have them in common."""
-        plan, session = self.session.plan, self.session
+        plan, session = self.training.plan, self.training
         public = {
             **training_facts(
                 self.federation.clients, plan.epochs * self.steps, self.optimizer, Constant(), []
@@ -303,7 +308,7 @@ class _FederatedRun:
 
     def run(self, input_shape: list[int]) -> Result:
         """All rounds, and the result."""
-        session = self.session
+        session = self.training
         self.federation.connect()
         with session.charging():
             session.account = self.noise.begin(session.agreed)
@@ -328,7 +333,7 @@ class _FederatedRun:
         )
 
     def _run_epoch(self, epoch: int, noise_multiplier: float) -> None:
-        session = self.session
+        session = self.training
         norm = self.clip.at(epoch)
         if norm is not None:
             self.norms.values[:] = [norm]
@@ -344,14 +349,15 @@ class _FederatedRun:
         """Ask the clients that were drawn, charge the ledger, add noise, and let the server's
         optimizer step.
         """
-        session, plan = self.session, self.session.plan
+        session, plan = self.training, self.training.plan
         on = self._grid()
         summed = self.kept.get(session.steps_done)
         if summed is None:
             summed = self._ask(sample, on)
             self.kept.put(session.steps_done, *summed)
             session.keep(step, now=True)
-        bounded = self._bound(*summed, sample, on)
+        bound = self.clip.norm(on.clip_norm, 1)
+        bounded = bound_sum(*summed, bound, plan.neighbours, sample)
         with session.generators(), self.descent.step(self.sums):
             ((noisy,),) = release(  # charged, then noised: public from here on
                 bounded,
@@ -365,11 +371,11 @@ class _FederatedRun:
         session.record(sample, (noisy,))
         _log.info("round %d of %d was released", session.steps_done, plan.epochs * self.steps)
 
-    def _grid(self) -> Grid:
+    def _grid(self) -> UpdateGrid:
         share = self.clip.share if isinstance(self.clip, Quantile) else 0.0
-        return Grid(self.norms.values[0], self.size, share)
+        return UpdateGrid(self.norms.values[0], self.size, share)
 
-    def _ask(self, sample: Sample, on: Grid) -> tuple[Tensor, int]:
+    def _ask(self, sample: Sample, on: UpdateGrid) -> tuple[Tensor, int]:
         """The sum of the clients that were drawn, and how many are in it."""
         names = list(self.trained)
         total = self.federation.ask(sample.indices.tolist(), self.model, names, on)
@@ -378,24 +384,7 @@ class _FederatedRun:
         values = torch.from_numpy(total.values).double() * on.step
         return values, len(total.nodes)
 
-    def _bound(self, total: Tensor, nodes: int, sample: Sample, on: Grid) -> Bounded:
-        """The sum with its sensitivity, which follows from the clip.
-
-        Clients are clipped where they are. What is seen of it here is the mean of the lengths that
-        point along the sum, which no sum of clipped updates has above the bound.
-        """
-        bound = self.clip.norm(on.clip_norm, 1)
-        along = torch.linalg.vector_norm(total) / max(nodes, 1)
-        adjacency = self.session.plan.neighbours
-        return Bounded(
-            (total,),
-            adjacency.sum_sensitivity(bound),
-            adjacency,
-            sample,
-            Contributions.of(along, bound, "a client"),
-        )
-
-    def _put_gradient(self, noisy: Tensor, on: Grid) -> None:
+    def _put_gradient(self, noisy: Tensor, on: UpdateGrid) -> None:
         """Turn the noisy sum into the gradient of the server's optimizer, and move the clip if it
         follows the updates.
         """

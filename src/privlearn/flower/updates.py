@@ -32,7 +32,7 @@ _MODEL, _TERMS = "model", "terms"
 
 @final
 @dataclass(frozen=True)
-class Grid:
+class UpdateGrid:
     """The public grid of updates of one round.
 
     Attributes:
@@ -94,7 +94,7 @@ class Grid:
         return integers if sum_squares(integers) <= self.squares else None
 
 
-def pack_model(network: nn.Module, trained: Sequence[str], grid: Grid) -> RecordDict:
+def pack_model(network: nn.Module, trained: Sequence[str], grid: UpdateGrid) -> RecordDict:
     """A request: the global model, which of its parameters are trained, and the clip."""
     state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
     terms: dict[str, float | list[str]] = {
