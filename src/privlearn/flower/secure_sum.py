@@ -94,8 +94,8 @@ class SecureSum(Summation):
         question: str,
         content: RecordDict,
         *,
-        size: int,
         bound: int,
+        size: int,
         timeout: float,
         progress: Progress | None = None,
     ) -> Total:
@@ -129,7 +129,7 @@ class SecureSum(Summation):
 def _fail(reason: str) -> NoReturn:
     raise ProcessLost(
         f"the secure sum failed: {reason}. Expected as many sites as its threshold to stay until "
-        "the end. No site's answers were seen. Ask again: keys and masks will be new"
+        "the end; no site's answers were seen. Ask again: keys and masks will be new"
     )
 
 

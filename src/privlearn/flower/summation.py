@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Total:
     """A sum over nodes.
 
