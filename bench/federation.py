@@ -30,7 +30,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from privlearn.flower.summation import Summation
+from privlearn.flower.summation import Circle, Summation
 from privlearn.flower.traffic import CountedGrid
 from tests.support.local_grid import LocalGrid
 
@@ -85,7 +85,7 @@ def make_app(summation: Summation, size: int) -> ClientApp:
     """The app of a client that sends so many numbers."""
     app = ClientApp()
 
-    def compute(content: RecordDict, context: Context) -> NDArray[np.int64]:
+    def compute(content: RecordDict, context: Context, circle: Circle) -> NDArray[np.int64]:
         # by its place, which the engine knows as the partition's number
         place = int(context.node_config["partition-id"])
         return numbers(size, place)

@@ -21,6 +21,7 @@ from privlearn.flower.secure_stages import (
     pack,
     read_bytes,
 )
+from privlearn.flower.summation import Circle
 
 SIZE, BOUND, QUESTION = 40, 1000, "votes"
 NODES = (1, 2, 3, 4, 5)
@@ -61,7 +62,7 @@ class CuriousServer:
         summation = summation or SecureSum(threshold=THRESHOLD)
         summation.serve(self.app, QUESTION, self._compute)
 
-    def _compute(self, content: RecordDict, context: Context) -> NDArray[np.int64]:
+    def _compute(self, content: RecordDict, context: Context, circle: Circle) -> NDArray[np.int64]:
         self.computed += 1
         return integers_of(context.node_id)
 

@@ -30,7 +30,7 @@ def integers_of(site):
     return np.random.default_rng(site).integers(-9, 10, SIZE)
 
 
-def compute(content, context):
+def compute(content, context, circle):
     site = int(context.node_config["partition-id"])
     return None if content["leave-out"]["site"] == site else integers_of(site)
 

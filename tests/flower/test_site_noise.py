@@ -21,9 +21,11 @@ from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.mechanisms import discrete_gaussian
 from privlearn.core.mechanisms.noise_shares import NoisySum, release_share
-from privlearn.errors import BadInput, BudgetExceeded, UnsoundExtension
+from privlearn.errors import BadInput, BudgetExceeded, ProcessLost, UnsoundExtension
 from privlearn.flower import SiteShares
+from privlearn.flower.secure_sum import SecureSum
 from privlearn.flower.share_questions import pack_share_question, unpack_share_question
+from privlearn.flower.summation import Circle
 from privlearn.methods.pate.answers import empty, release_answers
 from tests.support.checks import must_raise
 from tests.support.local_grid import LocalGrid
@@ -64,7 +66,7 @@ class Federation:
     sees.
     """
 
-    def __init__(self, folder, *, runs=10.0, plan=PLAN, say=_say, **faults):
+    def __init__(self, folder, *, runs=10.0, plan=PLAN, say=_say, summation=None, **faults):
         self.ledgers = [folder / f"site{site}.ledger" for site in range(SITES)]
         for path in self.ledgers:
             if not path.exists():
@@ -74,9 +76,10 @@ class Federation:
             shares=lambda context: SiteShares(
                 self.ledgers[context.node_config["site"]], teachers=SITES, absent=ABSENT
             ),
+            summation=summation,
         )
         self.grid = LocalGrid(app, NODES, **faults)
-        self.teachers = flower.FlowerTeachers(self.grid, SITES, timeout=0.05)
+        self.teachers = flower.FlowerTeachers(self.grid, SITES, summation=summation, timeout=0.05)
 
     def sent(self):
         """The sum of what the sites sent last, in votes."""
@@ -292,16 +295,16 @@ def test_a_share_is_drawn_after_the_charge_and_not_at_all_if_that_is_refused(mon
 
 
 def test_the_same_question_gets_the_same_answer_and_is_charged_once(tmp_path):
-    first = _site(tmp_path).answer(_question(), _no_votes)
-    again = _site(tmp_path).answer(_question(), lambda: _one_hot(_say(1)))
+    first = _site(tmp_path).answer(_question(), _no_votes, Circle())
+    again = _site(tmp_path).answer(_question(), lambda: _one_hot(_say(1)), Circle())
     assert np.array_equal(first, again)
     assert _spent(tmp_path) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("other", ["name", "inputs", "noise", "circle"])
 def test_another_question_gets_other_noise_and_is_charged(tmp_path, other):
-    site, circle = _site(tmp_path), b""
-    first, asked = site.answer(_question(), _no_votes), _question()
+    site, circle = _site(tmp_path), Circle()
+    first, asked = site.answer(_question(), _no_votes, Circle()), _question()
     if other == "name":
         asked = _question("second")
     elif other == "inputs":
@@ -309,19 +312,50 @@ def test_another_question_gets_other_noise_and_is_charged(tmp_path, other):
     elif other == "noise":
         asked = _question(plan=replace(PLAN, noise_multiplier=4.0))
     else:
-        circle = b"other sites"
+        circle = Circle(b"other sites", SITES)
     second = site.answer(asked, _no_votes, circle)
     assert np.mean(first == second) < 0.1
     assert _spent(tmp_path) == pytest.approx(1 + (9 / 16 if other == "noise" else 1))
 
 
+@pytest.mark.parametrize(("least", "circle"), [(SITES - ABSENT - 1, b"a"), (1, b"a")])
+def test_a_site_refuses_sums_with_too_few_shares(tmp_path, least, circle):
+    """A sum over fewer sites than share the noise tells more than is charged."""
+    site = _site(tmp_path)
+    few = Circle(circle, least)
+    error = must_raise(BadInput, lambda: site.answer(_question(), _no_votes, few))
+    assert f"threshold={SITES - ABSENT}" in str(error)
+    assert _spent(tmp_path) == 0
+    enough = Circle(circle, SITES - ABSENT)
+    assert site.answer(_question(), _no_votes, enough) is not None
+
+
+def test_shares_are_added_up_under_masks(tmp_path):
+    """The server sees the noisy sum alone, and another round has other noise and another charge."""
+    federation = Federation(tmp_path, summation=SecureSum(threshold=SITES - ABSENT))
+    first, second = (_ask(federation.teachers) for _ in range(2))
+    votes = sum(_one_hot(_say(site)).double() for site in range(SITES))
+    for answers in (first, second):
+        assert (answers.scores - votes).abs().max() < 8 * 3.0 * math.sqrt(2)
+    assert np.mean((first.scores == second.scores).numpy()) < 0.1
+    assert [federation.spent(site) for site in range(SITES)] == pytest.approx([2] * SITES)
+
+
+def test_masked_sums_of_too_few_sites_are_never_opened(tmp_path):
+    federation = Federation(tmp_path, summation=SecureSum(threshold=SITES // 2 + 1))
+    less = Federation(tmp_path / "less", summation=SecureSum(threshold=0.51))
+    assert _ask(federation.teachers) is not None
+    must_raise(ProcessLost, lambda: _ask(less.teachers))
+    assert [less.spent(site) for site in range(SITES)] == [0] * SITES
+
+
 def test_a_site_has_no_answer_once_its_limit_is_reached(tmp_path):
     site = _site(tmp_path, runs=2.5)
-    first = site.answer(_question("0"), _no_votes)
-    site.answer(_question("1"), _no_votes)
-    must_raise(BudgetExceeded, lambda: site.answer(_question("2"), _no_votes))
+    first = site.answer(_question("0"), _no_votes, Circle())
+    site.answer(_question("1"), _no_votes, Circle())
+    must_raise(BudgetExceeded, lambda: site.answer(_question("2"), _no_votes, Circle()))
     assert _spent(tmp_path) == pytest.approx(2)
-    assert np.array_equal(site.answer(_question("0"), _no_votes), first)
+    assert np.array_equal(site.answer(_question("0"), _no_votes, Circle()), first)
 
 
 def test_what_a_site_charges_stands_when_it_is_killed_before_the_answer_is_kept(
@@ -335,14 +369,14 @@ def test_what_a_site_charges_stands_when_it_is_killed_before_the_answer_is_kept(
 
     monkeypatch.setattr("privlearn.flower.site_shares.write_durably", kill)
     with pytest.raises(Killed):
-        _site(tmp_path).answer(_question(), _no_votes)
+        _site(tmp_path).answer(_question(), _no_votes, Circle())
     assert _spent(tmp_path) == pytest.approx(1)
     monkeypatch.undo()
     monkeypatch.setattr("privlearn.flower.site_shares.release_share", kill)
     with pytest.raises(Killed):
-        _site(tmp_path).answer(_question(), _no_votes)
+        _site(tmp_path).answer(_question(), _no_votes, Circle())
     monkeypatch.undo()
-    _site(tmp_path).answer(_question(), _no_votes)
+    _site(tmp_path).answer(_question(), _no_votes, Circle())
     assert _spent(tmp_path) >= 2 - 1e-9
 
 
@@ -354,7 +388,9 @@ def test_a_site_takes_no_number_from_the_server(tmp_path):
         replace(PLAN, site_noise=None),
         replace(PLAN, adjacency="replace_one"),
     ):
-        error = must_raise(BadInput, lambda plan=plan: site.answer(_question(plan=plan), _no_votes))
+        error = must_raise(
+            BadInput, lambda plan=plan: site.answer(_question(plan=plan), _no_votes, Circle())
+        )
         assert "Nothing was" in str(error)
     assert _spent(tmp_path) == 0
 
@@ -379,7 +415,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_teacher_that_fails_sends_noise_all_the_same(tmp_path, name):
     """Or the noise of the sum would follow from records."""
-    noisy = _site(tmp_path).answer(_question(), FAILURES[name])
+    noisy = _site(tmp_path).answer(_question(), FAILURES[name], Circle())
     assert np.abs(noisy).max() <= 8 * GRID.sigma
     assert noisy.std() == pytest.approx(GRID.sigma, rel=0.5)
 

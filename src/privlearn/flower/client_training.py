@@ -15,7 +15,7 @@ from torch import nn
 
 from privlearn._checks import require_fit
 from privlearn.errors import BadInput
-from privlearn.flower.summation import InTheClear, Summation
+from privlearn.flower.summation import Circle, InTheClear, Summation
 from privlearn.flower.updates import UPDATE, UpdateGrid, flatten, load_model
 
 #: Trains a client's copy of the global model on its rows, in place.
@@ -55,7 +55,7 @@ def training_app(
     require_fit("summation", summation, Summation)
     app = ClientApp()
 
-    def compute(content: RecordDict, context: Context) -> NDArray[np.int64] | None:
+    def compute(content: RecordDict, context: Context, circle: Circle) -> NDArray[np.int64] | None:
         network = build_model()
         names, clip_norm, share = load_model(content, network)
         before = flatten(network, names)

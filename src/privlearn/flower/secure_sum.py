@@ -39,7 +39,7 @@ from privlearn.flower.secure_stages import (
     unpack,
 )
 from privlearn.flower.secure_terms import Terms, are_connected, leave_out_lonely
-from privlearn.flower.summation import Compute, Summation, Total
+from privlearn.flower.summation import Circle, Compute, Summation, Total
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +94,8 @@ class SecureSum(Summation):
         question: str,
         content: RecordDict,
         *,
-        size: int,
         bound: int,
+        size: int,
         timeout: float,
         progress: Progress | None = None,
     ) -> Total:
@@ -129,7 +129,7 @@ class SecureSum(Summation):
 def _fail(reason: str) -> NoReturn:
     raise ProcessLost(
         f"the secure sum failed: {reason}. Expected as many sites as its threshold to stay until "
-        "the end. No site's answers were seen. Ask again: keys and masks will be new"
+        "the end; no site's answers were seen. Ask again: keys and masks will be new"
     )
 
 
@@ -163,9 +163,10 @@ class _Site:
         elif stage == SHARES:
             reply, after = stages.send_shares(request, node, self._terms, round_)
         elif stage == MASKED:
+            circle = Circle(round_.name, self._terms.least(round_.nodes))
             asked = RecordDict({name: request[name] for name in request if name != RECORD})
             reply, after = stages.send_masked(
-                request, node, self._terms, round_, lambda: self._compute(asked, context)
+                request, node, self._terms, round_, lambda: self._compute(asked, context, circle)
             )
         else:
             return stages.send_unmasking(request, node, self._terms, round_)

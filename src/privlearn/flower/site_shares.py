@@ -29,6 +29,7 @@ from privlearn.core.mechanisms.noise_shares import release_share
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.flower.share_questions import ShareQuestion
+from privlearn.flower.summation import Circle
 from privlearn.methods.pate.plan import PatePlan
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class SiteShares:
         self._folder = self._path.with_name(f"{self._path.name}.answers")
 
     def answer(
-        self, question: ShareQuestion, compute: Callable[[], Tensor | None], circle: bytes = b""
+        self, question: ShareQuestion, compute: Callable[[], Tensor | None], circle: Circle
     ) -> NDArray[np.int64] | None:
         """The site's answer with its share of the noise: the same for the same question.
 
@@ -79,22 +80,23 @@ class SiteShares:
             question: from the server.
             compute: the teacher's bounded answers (`IntegerAnswers.of`). Where it fails, or they
                 are beyond the bound, the site's log says so, and zeros take their place.
-            circle: names those whose integers this answer is going to be added to, where the sum
-                alone is seen: two sums of the same answers over different sites tell apart what is
-                in one of them only, with few shares of noise. Empty where each answer is seen by
-                itself anyway.
+            circle: whose integers this answer is added to, where the sum alone is seen. In another
+                circle the same question gets other noise, and is charged again: two sums of the
+                same answers over different sites would tell apart what is in one of them only, with
+                few shares of noise.
 
         Returns:
             Integers in steps of the grid, shape (queries x numbers,); None where the share is too
             large to be sent.
 
         Raises:
-            BadInput: another plan than the operator declared, or what was kept cannot be read;
+            BadInput: another plan than the operator declared, sums of too few sites, or what was kept cannot be read;
                 nothing is charged.
             BudgetExceeded, AdjacencyMismatch: the ledger has no room; nothing is drawn.
         """
         self._require_declared(question.plan)
-        name = hashlib.sha256(question.digest.encode() + circle).hexdigest()
+        self._require_enough(circle)
+        name = hashlib.sha256(question.digest.encode() + circle.name).hexdigest()
         with FileLock(f"{self._path}.answering.lock", timeout=_PATIENCE):
             kept = self._folder / f"{name}.npy"
             if kept.exists():
@@ -142,6 +144,16 @@ class SiteShares:
                 f"a server's plan is for {plan.teachers} teachers of which {shares.absent} may be "
                 f"absent: expected {self._teachers} and {self._absent}, as this site's operator "
                 "declared. Nothing was charged or sent"
+            )
+
+    def _require_enough(self, circle: Circle) -> None:
+        """Refuse sums that would be seen with fewer shares of noise than are claimed."""
+        enough = self._teachers - self._absent
+        if circle.name and circle.least < enough:
+            raise BadInput(
+                f"a sum of {circle.least} sites may be seen, and the noise is enough in one of "
+                f"{enough}: expected a secure sum of more sites. Use SecureSum(threshold={enough}) "
+                "at all sites and the server. Nothing was charged or sent"
             )
 
 

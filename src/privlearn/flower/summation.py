@@ -24,8 +24,24 @@ from privlearn.flower.requests import Progress, collect_replies
 
 _log = logging.getLogger(__name__)
 
-#: Computes a node's integers (int64, one dimension) from a request, or None where it has none.
-Compute = Callable[[RecordDict, Context], NDArray[np.int64] | None]
+
+@final
+@dataclass(frozen=True)
+class Circle:
+    """With whom a node's integers are added up before they are seen.
+
+    Attributes:
+        name: tells this adding up from all others; empty where each node's integers are seen.
+        least: of how many nodes a sum that is seen has the integers, at least.
+    """
+
+    name: bytes = b""
+    least: int = 1
+
+
+#: Computes a node's integers (int64, one dimension) from a request and with whom they are added up,
+#: or None where it has none.
+Compute = Callable[[RecordDict, Context, Circle], NDArray[np.int64] | None]
 
 #: Whether one node can have these integers.
 Fits = Callable[[NDArray[np.int64]], bool]
@@ -156,7 +172,7 @@ def try_to_compute(
 ) -> NDArray[np.int64] | None:
     """What `compute` returns; None where it fails, and its error goes to the node's log alone."""
     try:
-        return compute(message.content, context)
+        return compute(message.content, context, Circle())
     except Exception:
         _log.exception("this site has no answer, and the server gets an empty reply")
         return None

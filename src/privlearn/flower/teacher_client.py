@@ -17,7 +17,7 @@ from privlearn.core.devices import PROCESSOR
 from privlearn.errors import BadInput
 from privlearn.flower.share_questions import SHARES, unpack_share_question
 from privlearn.flower.site_shares import SiteShares
-from privlearn.flower.summation import InTheClear, Summation
+from privlearn.flower.summation import Circle, InTheClear, Summation
 from privlearn.flower.teacher_question import QUESTION, Question, unpack_question
 from privlearn.methods.pate.reducers import Reducer
 
@@ -84,12 +84,14 @@ def teacher_app(
         answers = _ask(load(context), question.inputs)
         return question.integers.of(answers, len(question.inputs))
 
-    def add_share(content: RecordDict, context: Context) -> NDArray[np.int64] | None:
+    def add_share(
+        content: RecordDict, context: Context, circle: Circle
+    ) -> NDArray[np.int64] | None:
         assert shares is not None
         question = unpack_share_question(content, reducer)
-        return shares(context).answer(question, lambda: say(question.asked, context))
+        return shares(context).answer(question, lambda: say(question.asked, context), circle)
 
-    def compute(content: RecordDict, context: Context) -> NDArray[np.int64] | None:
+    def compute(content: RecordDict, context: Context, circle: Circle) -> NDArray[np.int64] | None:
         integers = say(unpack_question(content, reducer), context)
         return None if integers is None else integers.flatten().numpy()
 
