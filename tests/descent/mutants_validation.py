@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.core import plan, schedules
+from privlearn.core import plan, reacting_plans, schedules
 from privlearn.core.accounting import filters, searches, trees
 from privlearn.core.clipping import evaluation
 from privlearn.runs import checkpoint, result
@@ -308,14 +308,14 @@ MUTANTS = [
     ),
     Mutant(
         "the noise of a certificate is not recomputed",
-        plan.contradictions,
+        reacting_plans.contradictions,
         "sigmas == follow",
         "True",
         CERTIFIED,
     ),
     Mutant(
         "a certificate may leave its filter",
-        plan.contradictions,
+        reacting_plans.contradictions,
         "and fits(plan.filter, compose(map(plan.epoch_event, follow)))",
         "",
         CERTIFIED,
@@ -336,7 +336,7 @@ MUTANTS = [
     ),
     Mutant(
         "the facts tell whether a run reacted",
-        plan.contradictions,
+        reacting_plans.contradictions,
         "if not isinstance(plan.schedule, ReactingSchedule):\n"
         '        if {"validation", "noise_multipliers"} & set(facts):',
         'if "validation" not in facts:\n        if False:',
@@ -344,14 +344,14 @@ MUTANTS = [
     ),
     Mutant(
         "paid validations may be said to be free",
-        plan.contradictions,
+        reacting_plans.contradictions,
         'validation["noise"] != plan.schedule.noise or',
         "",
         REACTED,
     ),
     Mutant(
         "any validations may be said to be public",
-        plan.contradictions,
+        reacting_plans.contradictions,
         'or validation["public"] is not (plan.schedule.noise is None)',
         "",
         REACTED,

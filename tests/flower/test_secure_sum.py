@@ -272,7 +272,7 @@ def test_sums_that_may_not_fit_and_too_few_nodes_are_refused_before_anything_is_
     must_raise(BadInput, lambda: _add_up(SecureSum(threshold=6), grid))
     must_raise(BadInput, lambda: _add_up(SecureSum(threshold=2), grid))
     assert not grid.requests
-    extremes = _grid(summation, lambda content, context: np.array([most, -most]))
+    extremes = _grid(summation, lambda content, context, circle: np.array([most, -most]))
     total = _add_up(summation, extremes, size=2, bound=most)
     assert total.values.tolist() == [5 * most, -5 * most]
 
@@ -316,7 +316,9 @@ def _received(grid, stage):
 
 def _masked_of(integers):
     summation, size = SecureSum(), len(integers[1])
-    grid = _grid(summation, lambda content, context: integers[context.node_id], nodes=len(integers))
+    grid = _grid(
+        summation, lambda content, context, circle: integers[context.node_id], nodes=len(integers)
+    )
     total = _add_up(summation, grid, size=size)
     assert np.array_equal(total.values, sum(integers.values()))
     return {node: arrays[0] for node, arrays in _received(grid, MASKED).items()}
@@ -367,7 +369,9 @@ def test_messages_have_the_same_size_whatever_the_integers_are():
     sizes = []
     for factor in (0, 1, BOUND):
         summation = SecureSum()
-        grid = _grid(summation, lambda content, context, factor=factor: np.full(SIZE, factor))
+        grid = _grid(
+            summation, lambda content, context, circle, factor=factor: np.full(SIZE, factor)
+        )
         _add_up(summation, grid)
         sizes.append([_size_of(reply) for reply in grid.received])
     assert sizes[0] == sizes[1] == sizes[2]

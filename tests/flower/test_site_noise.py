@@ -74,7 +74,9 @@ class Federation:
         app = flower.teacher_app(
             lambda context: lambda inputs: say(context.node_config["site"], plan),
             shares=lambda context: SiteShares(
-                self.ledgers[context.node_config["site"]], teachers=SITES, absent=ABSENT
+                self.ledgers[context.node_config["site"]],
+                teachers=SITES,
+                absent=plan.site_noise.absent,
             ),
             summation=summation,
         )
@@ -342,11 +344,10 @@ def test_shares_are_added_up_under_masks(tmp_path):
 
 
 def test_masked_sums_of_too_few_sites_are_never_opened(tmp_path):
-    federation = Federation(tmp_path, summation=SecureSum(threshold=SITES // 2 + 1))
-    less = Federation(tmp_path / "less", summation=SecureSum(threshold=0.51))
-    assert _ask(federation.teachers) is not None
-    must_raise(ProcessLost, lambda: _ask(less.teachers))
-    assert [less.spent(site) for site in range(SITES)] == [0] * SITES
+    plan = replace(PLAN, site_noise=pv.teachers.SiteNoise(1))
+    federation = Federation(tmp_path, plan=plan, summation=SecureSum(threshold=4))
+    must_raise(ProcessLost, lambda: _ask(federation.teachers, plan))
+    assert [federation.spent(site) for site in range(SITES)] == [0] * SITES
 
 
 def test_a_site_has_no_answer_once_its_limit_is_reached(tmp_path):

@@ -318,9 +318,7 @@ class Plan(AbstractPlan):
         self._settle_adjacency()
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.persons is not False:
-            from privlearn.core import client_plans  # for clients of a federation alone
-
-            client_plans.require_federated(self)
+            _client_plans().require_federated(self)
         if self.rows_per_person is not None:
             # "all" would have no limit to what a person adds
             count("rows_per_person", self.rows_per_person)
@@ -513,7 +511,7 @@ class Plan(AbstractPlan):
         number = "the length of the data, not protected"
         return [
             ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
-            *(describe_reacting(self) if self.reacts else self._noise_rows()),
+            *(_reacting_plans().describe(self) if self.reacts else self._noise_rows()),
             ("clipping", clip),
             (
                 f"{counted} (divisor of sums)",
@@ -586,19 +584,11 @@ class Plan(AbstractPlan):
 
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         """What a card says of a federation."""
-        if "federation" not in facts:
-            return []
-        from privlearn.core import client_plans  # for clients of a federation alone
-
-        return client_plans.fact_rows(facts)
+        return _client_plans().fact_rows(facts) if self.persons else []
 
     def card_words(self, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Who has to be trusted in a federation, and what is released of it."""
-        if "federation" not in facts:
-            return {}
-        from privlearn.core import client_plans  # for clients of a federation alone
-
-        return client_plans.card_words(facts)
+        return _client_plans().card_words(facts) if self.persons else {}
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
@@ -685,75 +675,28 @@ def require_filter(plan: Plan) -> None:
         )
 
 
-def describe_reacting(plan: Plan) -> list[tuple[str, str]]:
-    """What a card says of the epochs and their noise."""
-    assert isinstance(plan.schedule, ReactingSchedule)
-    paid = plan.schedule.noise
-    on = "rows that the publisher declares public" if paid is None else "the training examples"
-    counted = "not protected" if paid is None else f"counted with noise multiplier {paid:g}"
-    return [
-        ("epochs at most", str(plan.epochs)),
-        ("noise multiplier at first", f"{plan.schedule.start:.4g}"),
-        (
-            "noise follows accuracy on",
-            f"{on}, {counted}; epsilon is for the limit that was set beforehand",
-        ),
-    ]
+def _reacting_plans() -> Any:
+    from privlearn.core import reacting_plans  # for noise that follows accuracies alone
+
+    return reacting_plans
+
+
+def _client_plans() -> Any:
+    from privlearn.core import client_plans  # for clients of a federation alone
+
+    return client_plans
 
 
 def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
     """What contradicts the plan in what a run tells of its validations: where noise did not react
     there were none.
-
-    Else the noise must follow from the accuracies, and all epochs together must have fitted into
-    the filter.
-
-    Raises:
-        BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other
-            types.
     """
-    if not isinstance(plan.schedule, ReactingSchedule):
-        if {"validation", "noise_multipliers"} & set(facts):
-            return [
-                (
-                    "validations are stated, and noise followed none: the plan's schedule is known "
-                    "beforehand"
-                )
-            ]
-        return []
-    validation, sigmas = facts["validation"], facts["noise_multipliers"]
-    accuracies = validation["accuracies"]
-    if (
-        set(validation) != {"rows", "public", "noise", "accuracies"}
-        or len(accuracies) > plan.epochs
-    ):
-        return [
-            (
-                f"expected rows, public, noise and at most {plan.epochs} accuracies of the "
-                "validations, one for each epoch"
-            )
-        ]
-    if validation["noise"] != plan.schedule.noise or validation["public"] is not (
-        plan.schedule.noise is None
-    ):
-        return [
-            (
-                "the validations are not what the schedule says: with noise= they are charged, "
-                "else public"
-            )
-        ]
-    follow = list(plan.schedule.noise_multipliers(accuracies))[:-1]
-    assert plan.filter is not None  # or the plan would have no price
-    if (
-        sigmas == follow
-        and facts["epochs"] == len(follow)
-        and fits(plan.filter, compose(map(plan.epoch_event, follow)))
-    ):
-        return []
-    return [
-        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are "
-        "more than its filter lets through"
-    ]
+    if plan.reacts:
+        problems: list[str] = _reacting_plans().contradictions(plan, facts)
+        return problems
+    if {"validation", "noise_multipliers"} & set(facts):
+        return ["validations are stated, and noise followed none: it is known beforehand"]
+    return []
 
 
 def require_correlated(plan: Plan, correlation: Correlation) -> None:

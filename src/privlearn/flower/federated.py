@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, final
 
@@ -242,15 +241,6 @@ class _KeptSum:
         self._round, self._sum, self._nodes = state["round"], state["sum"], state["nodes"]
 
 
-@dataclass(frozen=True)
-class _Rounds:
-    """What noise has to know of the rounds."""
-
-    plan: Plan
-    present: int
-    steps: int
-
-
 @final
 class _FederatedRun:
     """The rounds of one run."""
@@ -275,7 +265,7 @@ class _FederatedRun:
         session.draws(federation.clients)
         self.optimizer = optimizer_from(server_optimizer, list(self.trained.values()))
         self.descent = Descent(self.optimizer, Constant(), list(self.trained.values()), session)
-        self.noise = planned_noise(_Rounds(plan, federation.clients, self.steps), session)
+        self.noise = planned_noise(plan, session, federation.clients, self.steps)
         self.kept, self.norms = _KeptSum(), Scalars([self.clip.clip_norm])
         self.asked, self.answered = Scalars([]), Scalars([])
         session.parts |= {

@@ -90,8 +90,8 @@ class SiteShares:
             large to be sent.
 
         Raises:
-            BadInput: another plan than the operator declared, sums of too few sites, or what was kept cannot be read;
-                nothing is charged.
+            BadInput: another plan than the operator declared, sums of too few sites, or what was
+                kept cannot be read; nothing is charged.
             BudgetExceeded, AdjacencyMismatch: the ledger has no room; nothing is drawn.
         """
         self._require_declared(question.plan)

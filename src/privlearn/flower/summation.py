@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Circle:
     """With whom a node's integers are added up before they are seen.
 

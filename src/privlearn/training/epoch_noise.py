@@ -44,41 +44,23 @@ class EpochNoise(Protocol):
         """What only the run itself could tell."""
 
 
-class Batches(Protocol):
-    """What noise that is known beforehand has to know of a task: its plan, of how many examples
-    batches are drawn, and how many an epoch has.
-    """
-
-    @property
-    def plan(self) -> Plan:
-        """What is spent, and how."""
-
-    @property
-    def present(self) -> int:
-        """The number of examples that batches are drawn from."""
-
-    @property
-    def steps(self) -> int:
-        """Steps in an epoch."""
-
-
 def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     """The noise of each epoch of a run: known beforehand, or following validations."""
     if not task.plan.reacts:
-        return planned_noise(task, session)
+        return planned_noise(task.plan, session, task.present, task.steps)
     # for schedules that follow accuracies alone
     from privlearn.training.validation import reacting_noise
 
     return reacting_noise(task, session)
 
 
-def planned_noise(task: Batches, session: TrainingSession) -> PlannedNoise:
-    """The noise of each epoch of a run whose plan knows it beforehand."""
-    return PlannedNoise(task.plan, _steps_stream(task, session))
+def planned_noise(plan: Plan, session: TrainingSession, examples: int, steps: int) -> PlannedNoise:
+    """The noise of a run whose plan knows it beforehand, of `steps` an epoch over `examples`."""
+    return PlannedNoise(plan, _steps_stream(plan, session, examples, steps))
 
 
 def _steps_stream(
-    task: Batches, session: TrainingSession
+    plan: Plan, session: TrainingSession, examples: int, steps_of_epoch: int
 ) -> Callable[[], NoiseStream | CorrelatedStream]:
     """Gives what the noise of a step is drawn from: the run's stream, or one that correlates it,
     kept in checkpoints.
@@ -87,7 +69,6 @@ def _steps_stream(
         BadInput: batches in which an example comes again too soon, several processes, noise on a
             grid or a transcript.
     """
-    plan = task.plan
     if plan.correlation is None:
         return lambda: session.noise
     if session.world.size > 1 and plan.correlation.keeps_tensors:
@@ -103,9 +84,9 @@ def _steps_stream(
     # for noise that steps have in common alone
     from privlearn.core.mechanisms.covariance import require_priced
 
-    plan.correlation.require_suited(plan.sampling, task.present)
-    steps, separation = plan.epochs * task.steps, plan.sampling.separation(task.present)
-    require_priced(plan.correlation, plan.sampling, task.present, steps)
+    plan.correlation.require_suited(plan.sampling, examples)
+    steps, separation = plan.epochs * steps_of_epoch, plan.sampling.separation(examples)
+    require_priced(plan.correlation, plan.sampling, examples, steps)
     stream = plan.correlation.stream(session.noise, steps, separation)
     stream.expect(plan.correlation.inverse(steps, separation))
     session.parts["correlated noise"] = stream

@@ -175,25 +175,7 @@ def solve_gaussian(
     else:
         assert budget.delta is not None
         limit = zcdp.gaussian_mu_for(budget.epsilon, budget.delta)
-    return _raise_scale(budget, spent, budget.group_size * mu / limit, step)
-
-
-def solve_zcdp(
-    budget: Budget, spent: Callable[[float], float], mu: float = 1.0, step: float = 1e-15
-) -> float:
-    """`solve_gaussian` for releases whose price is in zCDP, mu^2 / 2 at scale 1."""
-    if budget.epsilon is None:
-        limit = budget.limit
-    else:
-        assert budget.delta is not None
-        limit = zcdp.rho_for(budget.epsilon, budget.delta)
-    return _raise_scale(budget, spent, budget.group_size * mu / math.sqrt(2 * limit), step)
-
-
-def _raise_scale(
-    budget: Budget, spent: Callable[[float], float], scale: float, step: float
-) -> float:
-    """The scale, raised until what is spent is within the budget."""
+    scale = budget.group_size * mu / limit
     while spent(scale) > budget.limit:
         scale, step = scale * (1 + step), 2 * step
     return scale

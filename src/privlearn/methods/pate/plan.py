@@ -22,7 +22,7 @@ from privlearn._public import OMITTED, registered
 from privlearn._shapes import Count, Open, Positive
 from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.budget import Budget, require_budget
-from privlearn.core.accounting.calibration import solve_gaussian, solve_zcdp
+from privlearn.core.accounting.calibration import solve_gaussian
 from privlearn.core.accounting.events import Composed, Event, Repeated, compose
 from privlearn.core.accounting.guarantee import ALL, Adjacency, PrivacyUnit
 from privlearn.core.accounting.mechanisms import ZCDP, Gaussian
@@ -38,7 +38,7 @@ from privlearn.methods.pate.card_texts import (
     trust,
     words,
 )
-from privlearn.methods.pate.site_noise import NoiseGrid, SiteNoise
+from privlearn.methods.pate.site_noise import NoiseGrid, SiteNoise, solve_shares
 
 _MOST = 10**7
 _ASKED = {
@@ -313,7 +313,7 @@ class PatePlan(AbstractPlan):
         return replace(self, noise_multiplier=1.0).scaled, 1.0
 
     def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
-        solve = solve_gaussian if self.site_noise is None else solve_zcdp
+        solve = solve_gaussian if self.site_noise is None else solve_shares
         return solve(budget, spent, math.sqrt(self._weight), step=1e-14)
 
     @property

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Self, final
 
 from privlearn._checks import count
 from privlearn._public import registered
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.budget import Budget
 from privlearn.core.mechanisms.discrete_gaussian import price_sum
 from privlearn.errors import BadInput
 
@@ -100,3 +103,24 @@ class NoiseGrid:
         price = price_sum(sensitivity / step, sigma, needed, _MOST_NUMBERS)
         assert price <= 0.5 / noise_multiplier**2, "the noise of shares does not pay for the sum"
         return grid
+
+
+def solve_shares(budget: Budget, spent: Callable[[float], float], mu: float, step: float) -> float:
+    """The scale of noise that meets `budget` to the last digits, for releases whose price is in
+    zCDP: mu^2 / 2 at scale 1.
+
+    Args:
+        budget: the target.
+        spent: the cost as a function of the scale, in the budget's measure.
+        mu: what the releases amount to at scale 1.
+        step: by how much the scale is raised first, where the last digits ask for it.
+    """
+    if budget.epsilon is None:
+        rho = budget.limit
+    else:
+        assert budget.delta is not None
+        rho = zcdp.rho_for(budget.epsilon, budget.delta)
+    scale = budget.group_size * mu / math.sqrt(2 * rho)
+    while spent(scale) > budget.limit:
+        scale, step = scale * (1 + step), 2 * step
+    return scale
