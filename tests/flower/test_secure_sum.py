@@ -369,9 +369,8 @@ def test_messages_have_the_same_size_whatever_the_integers_are():
     sizes = []
     for factor in (0, 1, BOUND):
         summation = SecureSum()
-        grid = _grid(
-            summation, lambda content, context, circle, factor=factor: np.full(SIZE, factor)
-        )
+        say = lambda content, context, circle, factor=factor: np.full(SIZE, factor)  # noqa: E731
+        grid = _grid(summation, say)
         _add_up(summation, grid)
         sizes.append([_size_of(reply) for reply in grid.received])
     assert sizes[0] == sizes[1] == sizes[2]
