@@ -336,10 +336,9 @@ MUTANTS = [
     ),
     Mutant(
         "the facts tell whether a run reacted",
-        reacting_plans.contradictions,
-        "if not isinstance(plan.schedule, ReactingSchedule):\n"
-        '        if {"validation", "noise_multipliers"} & set(facts):',
-        'if "validation" not in facts:\n        if False:',
+        plan.contradictions,
+        "    if plan.reacts:",
+        '    if "validation" not in facts:\n        return []\n    if plan.reacts:',
         REACTED,
     ),
     Mutant(

@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         "the server lets through any length",
-        updates.Grid.fits,
+        updates.UpdateGrid.fits,
         "sum_squares(integers) <= self.squares",
         "True",
         MOVED,

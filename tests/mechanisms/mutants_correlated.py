@@ -154,7 +154,7 @@ MUTANTS = [
     Mutant(
         "the rows that are there are not counted",
         epoch_noise._steps_stream,
-        "plan.correlation.require_suited(plan.sampling, task.present)",
+        "plan.correlation.require_suited(plan.sampling, examples)",
         "pass",
         REFUSED,
     ),

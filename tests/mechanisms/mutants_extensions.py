@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         "correlated noise is not tried",
         epoch_noise._steps_stream,
-        "    require_priced(plan.correlation, plan.sampling, task.present, steps)\n",
+        "    require_priced(plan.correlation, plan.sampling, examples, steps)\n",
         "",
         REFUSED,
     ),

@@ -164,15 +164,15 @@ MUTANTS = [
     Mutant(
         "noise is made for one epoch's times",
         epoch_noise._steps_stream,
-        "plan.sampling.separation(task.present)",
-        "plan.epochs * task.steps",
+        "plan.sampling.separation(examples)",
+        "plan.epochs * steps_of_epoch",
         ADDED,
     ),
     Mutant(
         "training scales for a single epoch",
         epoch_noise._steps_stream,
-        "steps, separation = plan.epochs * task.steps,",
-        "steps, separation = task.steps,",
+        "steps, separation = plan.epochs * steps_of_epoch,",
+        "steps, separation = steps_of_epoch,",
         ADDED,
     ),
     # What goes on.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from privlearn import _public
-from privlearn.core import plan
+from privlearn.core import plan, reacting_plans
 from privlearn.methods.pate import plan as teachers_plan
 from privlearn.methods.tuning import blocks
 from privlearn.publishing import certificate, keys, verify
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "any number of epochs",
-        plan.contradictions,
+        reacting_plans.contradictions,
         'and facts["epochs"] == len(follow)',
         "",
         FOLLOWS,
