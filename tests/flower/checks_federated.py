@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import privlearn as pv
 from tests.support.checks import check
 
 
@@ -112,3 +113,10 @@ def check_plans_for_clients_and_for_rows_are_kept_apart() -> None:
 def check_what_does_not_fit_a_federation_is_refused() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _parts().test_what_does_not_fit_is_refused_before_any_client_is_asked(Path(folder))
+
+
+@check
+def check_secure_sums_of_clients_that_are_drawn_are_refused() -> None:
+    _parts().test_secure_sums_of_clients_that_are_drawn_are_refused_before_the_charge(
+        pv.Poisson(0.5)
+    )

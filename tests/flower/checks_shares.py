@@ -129,3 +129,14 @@ def check_noisy_sums_are_not_made_by_hand() -> None:
 @check
 def check_sums_without_noise_are_not_released_by_a_plan_of_noise_by_sites() -> None:
     _parts().test_sums_without_noise_are_not_released_by_a_plan_of_noise_by_sites()
+
+
+@check
+def check_sites_that_share_a_ledger_send_different_shares() -> None:
+    _in_folders(_parts().test_sites_that_share_a_ledger_by_mistake_send_different_shares)
+
+
+@check
+def check_a_site_refuses_sums_with_too_few_shares() -> None:
+    parts = _parts()
+    _in_folders(lambda folder: parts.test_a_site_refuses_sums_with_too_few_shares(folder, 1, b"a"))

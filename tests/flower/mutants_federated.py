@@ -210,6 +210,13 @@ MUTANTS = [
         "False",
         REFUSED,
     ),
+    Mutant(
+        "a secure sum may have too few clients in a round",
+        federated._require_enough,
+        "and drawn < clients",
+        "and False",
+        "check_secure_sums_of_clients_that_are_drawn_are_refused",
+    ),
 ]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(
     MUTANTS, errors=(KeyError, TypeError, ValueError)

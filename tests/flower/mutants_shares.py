@@ -55,6 +55,20 @@ MUTANTS = [
         "Gaussian(self.noise)",
         "check_noise_by_sites_costs_more_than_gaussian_noise",
     ),
+    Mutant(
+        "sites that share a folder send the same share",
+        site_shares.SiteShares.answer,
+        "{circle.node} ",
+        "",
+        "check_sites_that_share_a_ledger_send_different_shares",
+    ),
+    Mutant(
+        "sums of too few sites are opened",
+        site_shares.SiteShares._require_enough,
+        "if circle.name and circle.least < enough:",
+        "if False:",
+        "check_a_site_refuses_sums_with_too_few_shares",
+    ),
     # Draws
     Mutant(
         "nobody adds noise",
@@ -113,8 +127,8 @@ MUTANTS = [
     Mutant(
         "the same answer goes into sums of other sites",
         site_shares.SiteShares.answer,
-        "question.digest.encode() + circle",
-        "question.digest.encode()",
+        ".encode() + circle.name",
+        ".encode()",
         "check_another_question_gets_other_noise",
     ),
     Mutant(

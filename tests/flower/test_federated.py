@@ -21,8 +21,9 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 import privlearn as pv
 from privlearn import flower
+from privlearn.core.accounting import zcdp
 from privlearn.core.mechanisms import noise
-from privlearn.errors import BadInput, BudgetExceeded
+from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.flower import federated, updates
 from privlearn.runs.checkpoint import Checkpoint
 from tests.support.checks import must_raise
@@ -159,6 +160,54 @@ def test_no_text_of_an_error_leaves_a_client():
     grid = grid_of(fail)
     assert not sum_of(grid).any()
     assert not any(reply.has_error() or len(reply.content) for reply in grid.received)
+
+
+def test_secure_sums_of_all_clients_train_the_same_model():
+    app = flower.training_app(build_model, train, summation=flower.SecureSum())
+    result = run(LocalGrid(app, NODES), summation=flower.SecureSum())
+    assert torch.equal(weights(result.model), weights(run(grid_of()).model))
+    read = flower.SecureSum.server_sees
+    assert result.facts["federation"] == {"server_read": read}
+
+
+@pytest.mark.parametrize(
+    "sampling", [pv.Poisson(0.5), pv.sampling.FixedOrder(4), pv.Shuffle(4)], ids=str
+)
+def test_secure_sums_of_clients_that_are_drawn_are_refused_before_the_charge(sampling):
+    """A round for which too few are drawn could never be added up."""
+    grid, ledger, plan = (
+        grid_of(),
+        pv.Ledger(),
+        replace(EVERYONE, sampling=sampling, adjacency="zero_out"),
+    )
+    refused = lambda: run(grid, plan, summation=flower.SecureSum(), ledger=ledger)  # noqa: E731
+    assert "FullBatch()" in str(must_raise(BadInput, refused))
+    assert not grid.requests
+    assert zcdp.rho(ledger.event) == 0
+
+
+def test_a_run_without_clients_is_refused_and_one_whose_clients_have_gone_stops(tmp_path):
+    app, ledger = flower.training_app(build_model, train), pv.Ledger()
+    none = must_raise(BadInput, lambda: run(LocalGrid(app, []), ledger=ledger))
+    assert "no client was connected" in str(none)
+    assert zcdp.rho(ledger.event) == 0
+    grid = grid_of()
+    file = {"checkpoint": tmp_path / "run", "streams": None}
+
+    def leave(request):
+        if len(grid.requests) > CLIENTS:
+            raise KeyboardInterrupt
+        return True
+
+    grid._before = leave
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, replace(EVERYONE, epochs=2), **file)
+    others = grid_of()
+    others._apps = {node + 100: app for node, app in others._apps.items()}
+    others.contexts = {node + 100: context for node, context in others.contexts.items()}
+    gone = must_raise(ProcessLost, lambda: run(others, replace(EVERYONE, epochs=2), **file))
+    assert "the same numbers" in str(gone)
+    assert not others.requests
 
 
 def test_the_optimizer_of_the_server_may_be_adam():

@@ -27,7 +27,7 @@ from privlearn.core.processes import require_one_process
 from privlearn.core.sampling import Sample
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, ProcessLost
 from privlearn.flower.requests import await_nodes
 from privlearn.flower.summation import InTheClear, Summation, Total
 from privlearn.flower.sums import bound_sum
@@ -94,14 +94,17 @@ def train_federated(
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any client is asked.
-        BadInput: a plan of examples, a model with running statistics, or more nodes than the
-            declared clients; before any client is asked. Or weights that are no longer finite.
+        BadInput: a plan of examples, a model with running statistics, no node or more than the
+            declared clients, or a secure sum of clients that are sampled; before any client is
+            asked. Or weights that are no longer finite.
+        ProcessLost: no client is connected any more, or a secure sum failed.
     """
     require_one_process("federated training")
     require_fit("grid", grid, Grid)
     _require_plan(plan)
     _require_model(model)
     require_fit("summation", summation, Summation)
+    _require_enough(plan, summation, int(plan.examples or 0))
     require_fit("input_shape", input_shape, Sequence[int])
     shape = [count("input_shape", size) for size in input_shape]
     run = _FederatedRun(
@@ -119,10 +122,26 @@ def _fedavg(parameters: Any) -> torch.optim.Optimizer:
 
 def _require_plan(plan: Any) -> None:
     require_fit("plan", plan, Plan)
-    if not plan.persons or plan.examples is None:
+    if not plan.persons:
         raise BadInput(
             "the plan is for rows in one place: expected one for clients of a federation, with "
-            "their public number, pv.Plan(pv.Poisson(0.1), persons=True, examples=300)"
+            "their public number, pv.Plan(..., persons=True, examples=300)"
+        )
+    if plan.examples is None:
+        raise BadInput(
+            "the plan does not say how many clients there are, which is public: expected "
+            "pv.Plan(..., persons=True, examples=300)"
+        )
+
+
+def _require_enough(plan: Plan, summation: Summation, clients: int) -> None:
+    """Refuse batches for which a secure sum may have too few clients: a run would stop at one."""
+    drawn = plan.sampling.expected_batch_size(clients)
+    if summation.least(clients) > 1 and drawn < clients:
+        raise BadInput(
+            f"{type(summation).__name__} needs a number of clients in each round that the plan's "
+            f"{plan.sampling.kind} sampling does not promise: expected all of them. Use "
+            "pv.sampling.FullBatch(), or InTheClear() at the clients and the server"
         )
 
 
@@ -182,12 +201,23 @@ class _Federation:
                 f"nothing was asked or charged. Expected examples={connected} or more"
             )
         self._nodes = await_nodes(self.grid, self.clients, self.timeout)
+        if not self._nodes:
+            raise BadInput(
+                f"no client was connected within {self.timeout:g} seconds: expected some. Nothing "
+                "was charged. Start the clients, or give a longer timeout="
+            )
 
     def ask(
         self, places: Sequence[int], network: nn.Module, names: list[str], on: UpdateGrid
     ) -> Total:
         """The sum of the updates of the clients at these places, of those that answer."""
         connected = set(self.grid.get_node_ids())
+        if not connected & set(self._nodes):
+            raise ProcessLost(
+                "none of the clients that this run began with is connected: expected nodes with "
+                "the same numbers. In the simulation engine a new start gives them other numbers, "
+                "and a run can't go on there. Connect them again, and resume from the checkpoint"
+            )
         drawn = [self._nodes[place] for place in places if place < len(self._nodes)]
         nodes = [node for node in drawn if node in connected]
         return self.summation.requiring(on.fits).add_up(

@@ -81,6 +81,14 @@ class SecureSum(Summation):
     def __init__(self, *, threshold: float | int = 2 / 3, neighbours: int | None = None) -> None:
         self._terms = Terms(threshold, neighbours)
 
+    def least(self, nodes: int) -> int:
+        """The threshold.
+
+        Raises:
+            BadInput: too few nodes, or too many for a threshold that is a number.
+        """
+        return self._terms.least(nodes)
+
     def serve(self, app: ClientApp, question: str, compute: Compute) -> None:
         """Answer the four stages of a round."""
         site = _Site(self._terms, question, compute)
@@ -129,7 +137,8 @@ class SecureSum(Summation):
 def _fail(reason: str) -> NoReturn:
     raise ProcessLost(
         f"the secure sum failed: {reason}. Expected as many sites as its threshold to stay until "
-        "the end; no site's answers were seen. Ask again: keys and masks will be new"
+        "the end; no answers were seen. Check that sites and server have the same summation with "
+        "the same numbers, and ask again"
     )
 
 
@@ -163,7 +172,7 @@ class _Site:
         elif stage == SHARES:
             reply, after = stages.send_shares(request, node, self._terms, round_)
         elif stage == MASKED:
-            circle = Circle(round_.name, self._terms.least(round_.nodes))
+            circle = Circle(round_.name, self._terms.least(round_.nodes), node)
             asked = RecordDict({name: request[name] for name in request if name != RECORD})
             reply, after = stages.send_masked(
                 request, node, self._terms, round_, lambda: self._compute(asked, context, circle)

@@ -96,7 +96,9 @@ class SiteShares:
         """
         self._require_declared(question.plan)
         self._require_enough(circle)
-        name = hashlib.sha256(question.digest.encode() + circle.name).hexdigest()
+        # two sites that share a folder by mistake must not send the same share
+        asked = f"{question.digest} {circle.node} ".encode() + circle.name
+        name = hashlib.sha256(asked).hexdigest()
         with FileLock(f"{self._path}.answering.lock", timeout=_PATIENCE):
             kept = self._folder / f"{name}.npy"
             if kept.exists():

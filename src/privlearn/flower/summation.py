@@ -33,10 +33,12 @@ class Circle:
     Attributes:
         name: tells this adding up from all others; empty where each node's integers are seen.
         least: of how many nodes a sum that is seen has the integers, at least.
+        node: the number of the node itself.
     """
 
     name: bytes = b""
     least: int = 1
+    node: int = 0
 
 
 #: Computes a node's integers (int64, one dimension) from a request and with whom they are added up,
@@ -107,6 +109,17 @@ class Summation(ABC):
             progress: called as replies arrive.
         """
 
+    def least(self, nodes: int) -> int:
+        """Of how many nodes the server sees a sum, at least.
+
+        Args:
+            nodes: how many are asked.
+
+        Raises:
+            BadInput: so many can't be added up.
+        """
+        return 1
+
     def requiring(self, fits: Fits) -> Summation:
         """The same, without nodes whose integers do not fit, where the server can read them; else
         itself.
@@ -172,7 +185,7 @@ def try_to_compute(
 ) -> NDArray[np.int64] | None:
     """What `compute` returns; None where it fails, and its error goes to the node's log alone."""
     try:
-        return compute(message.content, context, Circle())
+        return compute(message.content, context, Circle(node=context.node_id))
     except Exception:
         _log.exception("this site has no answer, and the server gets an empty reply")
         return None

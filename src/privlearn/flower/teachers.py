@@ -93,6 +93,13 @@ class FlowerTeachers(PredictedElsewhere):
                 f"least {needed}. Nothing was asked or charged. Have more connected, or use a plan "
                 "with a larger absent="
             )
+        least = self._summation.least(self._count)
+        if 1 < least < needed:
+            raise BadInput(
+                f"a secure sum of {least} sites may be seen, and {needed} have to add a share of "
+                f"the noise: expected a threshold of {needed}. Use SecureSum(threshold={needed}) "
+                "at all sites and the server. Nothing was asked or charged"
+            )
 
     def ask_for_noisy_sum(
         self,
