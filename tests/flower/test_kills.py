@@ -19,9 +19,10 @@ def test_a_federation_with_killed_parts_releases_each_answer_once(kills, tmp_pat
     """One charge, one noise for each query, and a killed site is an absent one."""
     script = Path(__file__).with_name("killed_federation.py")
     command = [sys.executable, str(script), str(tmp_path), str(kills), "51"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stderr
     seen = json.loads(ended.stdout)
     # killed between the ledger and the file: an open run is left that spent nothing

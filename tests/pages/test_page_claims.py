@@ -74,7 +74,7 @@ _OTHERS |= {
 }  # Flower
 _OTHERS |= {"--disable-runtime-dependency-installation", "--superlink", "--root-certificates"}
 _OTHERS |= {"--auth-supernode-private-key", "--node-config", "--stream", "--run-config"}
-_OTHERS |= {"--trusted-entities", "--summation"}
+_OTHERS |= {"--trusted-entities", "--summation", "--groups"}
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 

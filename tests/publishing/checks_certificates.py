@@ -376,6 +376,10 @@ def every_plan() -> list[AbstractPlan]:
         pv.teachers.PatePlan(20, 50, pv.teachers.Votes(10), persons=True),
         pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
         pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),
+        pv.teachers.PatePlan(
+            20, 50, pv.teachers.Votes(10), site_noise=pv.teachers.SiteNoise(absent=5)
+        ),
+        pv.Plan(pv.Poisson(0.1), 4, clip=pv.Flat(1.0), examples=60, persons=True),
         pv.teachers.PatePlan(20, 50, pv.teachers.Box(7)),
         pv.Plan(pv.Poisson(0.1), temperature=Temperature(20.0)),
         *(

@@ -21,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,6 +65,10 @@ RELEASING = (
     tune,
     validation,
 )
+if find_spec("flwr") is not None:
+    from privlearn.flower import federated
+
+    RELEASING += (federated,)
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else
 #: is there.
