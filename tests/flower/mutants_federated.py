@@ -164,8 +164,8 @@ MUTANTS = [
     Mutant(
         "each client says that it was not clipped",
         updates.UpdateGrid.encode,
-        "said = self.said if norm <= self.clip_norm else -self.said",
-        "said = self.said",
+        "flag = self.flag if norm <= self.clip_norm else -self.flag",
+        "flag = self.flag",
         BIT,
     ),
     Mutant(

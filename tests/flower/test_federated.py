@@ -341,7 +341,7 @@ def test_a_clip_follows_the_updates_by_a_bit_of_each_client():
     first = updates.UpdateGrid(NORM, SIZE, 0.1)
     lengths = [float(update_of(client).norm()) for client in range(CLIENTS)]
     clipped = sum(length >= NORM * (1 - 1e-9) for length in lengths)
-    assert float(sums[0][-1]) == (CLIENTS - 2 * clipped) * first.said * first.step
+    assert float(sums[0][-1]) == (CLIENTS - 2 * clipped) * first.flag * first.step
     norms = [request.content["terms"]["clip_norm"] for request in grid.requests]
     assert norms[:CLIENTS] == [NORM] * CLIENTS
     assert norms[CLIENTS] != NORM

@@ -415,5 +415,5 @@ class _FederatedRun:
                 gradient.copy_(mean[start:end].view_as(gradient))
                 start = end
         if isinstance(self.clip, Quantile):
-            said = float(noisy[-1]) / (on.said * on.step) * self.clip.share * on.clip_norm
-            self.norms.values[:] = [self.clip.moved(on.clip_norm, said, self.divisor)]
+            reported = float(noisy[-1]) / (on.flag * on.step) * self.clip.share * on.clip_norm
+            self.norms.values[:] = [self.clip.moved(on.clip_norm, reported, self.divisor)]

@@ -88,7 +88,7 @@ def unpack_share_question(content: RecordDict, reducer: Reducer | None) -> Share
 
     Raises:
         BadInput: it asks for something else than its plan, or by another kind of plan.
-        Exception: it is no question. A server may send anything.
+        Exception: it is not a question. A server may send anything.
     """
     plan = from_json(loads(str(content.config_records[_TERMS][_PLAN]).encode()))
     asked = unpack_question(content, reducer)

@@ -80,7 +80,7 @@ def unpack_question(content: RecordDict, reducer: Reducer | None) -> Question:
 
     Raises:
         BadInput: the request's reducer is another one, or can't be sent and the site has none.
-        Exception: it is no question.
+        Exception: it is not a question.
     """
     [inputs] = content.array_records[_INPUTS].to_numpy_ndarrays()
     bounds = content.config_records[_BOUNDS]

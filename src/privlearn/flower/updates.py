@@ -58,7 +58,7 @@ class UpdateGrid:
         return self.size + bool(self.share)
 
     @property
-    def said(self) -> int:
+    def flag(self) -> int:
         """The integer by which a client says that its update was not clipped; its opposite says
         that it was.
         """
@@ -67,13 +67,13 @@ class UpdateGrid:
     @property
     def most(self) -> int:
         """The largest absolute value of an integer."""
-        return max(math.floor(Fraction(self.clip_norm) / Fraction(self.step)), self.said)
+        return max(math.floor(Fraction(self.clip_norm) / Fraction(self.step)), self.flag)
 
     @property
     def squares(self) -> int:
         """The largest sum of squares of a client's integers."""
         radius = Fraction(self.clip_norm) / Fraction(self.step)
-        return math.floor(radius**2) + self.said**2
+        return math.floor(radius**2) + self.flag**2
 
     def fits(self, integers: NDArray[np.int64]) -> bool:
         """Whether one client can have these integers, by their norm."""
@@ -89,8 +89,8 @@ class UpdateGrid:
         factor = min(1.0, within / norm) if norm else 1.0
         integers = np.rint(update * (factor / self.step)).astype(np.int64)
         if self.share:
-            said = self.said if norm <= self.clip_norm else -self.said
-            integers = np.append(integers, np.int64(said))
+            flag = self.flag if norm <= self.clip_norm else -self.flag
+            integers = np.append(integers, np.int64(flag))
         return integers if sum_squares(integers) <= self.squares else None
 
 
