@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from privlearn.core.accounting.events import Repeated
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.bounded import Bounded
 from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
@@ -96,6 +98,8 @@ def by_privlearn(noise: str = "none", fast_kernels: bool | None = False) -> Make
         optimizer = _descent(model)
         gradients = _clipped_gradients(network, model, fast_kernels)
         ledger, stream = Ledger(), Streams.new().noise
+        # as training does: all steps are approved beforehand
+        ledger.begin(Repeated(Gaussian(NOISE_MULTIPLIER), 10**6), Adjacency.ADD_REMOVE)
         sums = gradients.buffers()
         for parameter, total in zip(gradients.parameters.values(), sums, strict=True):
             parameter.grad = total

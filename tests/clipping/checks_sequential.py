@@ -164,7 +164,14 @@ NETWORKS: dict[type[nn.Module], list[tuple[Callable[[], nn.Module], tuple[int, .
                 nn.Linear(24, 3),
             ),
             image(),
-        )
+        ),
+        # enough channels to be computed with channels last, where zeros are maxima that are equal
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(2, 9, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(324, 3)
+            ),
+            image(),
+        ),
     ],
     nn.Flatten: [
         (

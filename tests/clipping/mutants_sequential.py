@@ -98,6 +98,13 @@ MUTANTS = [
         EACH,
     ),
     Mutant(
+        "numbers with channels last are read as if channels came first",
+        MaxPool.forward,
+        "x.contiguous(memory_format=torch.channels_last)",
+        "x.permute(0, 2, 3, 1).reshape(x.shape)",
+        EACH,
+    ),
+    Mutant(
         "layers that overwrite what is held are in runs",
         FusedLayers._is_stock,
         "not in_place and",

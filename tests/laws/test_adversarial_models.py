@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -458,6 +459,33 @@ def test_fast_products_of_any_strides() -> None:
         for into in (torch.zeros(24, 20), torch.zeros(20, 24).T):
             fast.add_outer(g, x, into)
             torch.testing.assert_close(into, g.T @ x, rtol=1e-4, atol=1e-4)
+
+
+def test_fast_products_get_dense_weights() -> None:
+    """With other strides oneDNN takes its reference implementation, which is a thousand times
+    slower: a layer whose input is a slice would be.
+    """
+    torch.manual_seed(0)
+    fast = _OneDNN()
+    fast.least = 0
+    weights = []
+
+    def note(x: Tensor, weight: Tensor, *options: Any) -> Tensor:
+        weights.append(weight)
+        return x @ weight.T
+
+    sliced, x = torch.randn(33, 48)[:, 4:24], torch.randn(33, 20)
+    into = torch.zeros(20, 20)
+    with mock.patch.object(torch.ops.mkldnn, "_linear_pointwise", note, create=True):
+        torch.testing.assert_close(fast.linear(x, sliced, None), x @ sliced.T)
+        torch.testing.assert_close(fast.back(torch.ones(5, 33), sliced), torch.ones(5, 33) @ sliced)
+        fast.add_outer(x, sliced, into)
+        torch.testing.assert_close(into, x.T @ sliced)
+        fast.add_outer(sliced, x[:, :5], into[:, :5])
+        torch.testing.assert_close(into[:, 5:], (x.T @ sliced)[:, 5:])
+        torch.testing.assert_close(into[:, :5], (x.T @ sliced)[:, :5] + sliced.T @ x[:, :5])
+    assert len(weights) == 4
+    assert all(weight.is_contiguous() or weight.T.is_contiguous() for weight in weights)
 
 
 @pytest.mark.parametrize("change", ["replaced", "loaded", "frozen"])
