@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -49,6 +50,16 @@ class RateSchedule:
         factor = self._schedule(epoch) / self._schedule(0)
         for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+
+    def sum(self, epochs: int, steps: int) -> float:
+        """The sum of the rates of all steps, so many in each epoch, of plain SGD; NaN of others."""
+        inner = getattr(self._descent, "optimizer", self._descent)
+        (group, *others) = inner.param_groups
+        settings = (group.get("momentum"), group.get("weight_decay"), group.get("maximize"))
+        if type(inner) is not torch.optim.SGD or others or any(settings):
+            return math.nan
+        factors = [self._schedule(at / steps) for at in range(epochs * steps)]
+        return float(self.first * math.fsum(factors) / self._schedule(0))
 
 
 @final
@@ -168,6 +179,10 @@ class Descent:
                 "where private rows are at hand: let a scheduler step between two steps"
             )
         self._rates.at(epochs)
+
+    def sum_rates(self, epochs: int, steps: int) -> float:
+        """The sum of the learning rates of all steps, of plain SGD; NaN of other optimizers."""
+        return self._rates.sum(epochs, steps)
 
     def seen(self) -> None:
         """The parameters are as the run made them."""
