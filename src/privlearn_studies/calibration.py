@@ -68,9 +68,8 @@ def measure(
         before: at that of the former rule, with noise of its own.
         temperature, best_temperature, before_temperature: these.
     """
-    data = (
-        split_of(name).data if name in MADE else best.rows_of(name, first or quick, first and seed)
-    )
+    few = first or quick
+    data = split_of(name, few).data if name in MADE else best.rows_of(name, few, first and seed)
     with feature_cache(cache() / "features"):
         trained = train(
             data, epsilon=epsilon, delta=DELTA, examples=data.examples, streams=Streams.new(seed)
