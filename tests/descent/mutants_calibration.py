@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from privlearn.core import temperature
 from privlearn.core.clipping import evaluation
-from privlearn.runs import optimizers
 from privlearn.training import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
@@ -57,8 +56,8 @@ MUTANTS = [
     ),
     Mutant(
         "any optimizer is plain",
-        optimizers.RateSchedule.sum,
-        "type(inner) is not torch.optim.SGD or",
+        fitted_temperature.sum_rates,
+        "type(optimizer) is not torch.optim.SGD or",
         "",
         ONE,
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -51,16 +50,6 @@ class RateSchedule:
         for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
 
-    def sum(self, epochs: int, steps: int) -> float:
-        """The sum of the rates of all steps, so many in each epoch, of plain SGD; NaN of others."""
-        inner = getattr(self._descent, "optimizer", self._descent)
-        (group, *others) = inner.param_groups
-        settings = (group.get("momentum"), group.get("weight_decay"), group.get("maximize"))
-        if type(inner) is not torch.optim.SGD or others or any(settings):
-            return math.nan
-        factors = [self._schedule(at / steps) for at in range(epochs * steps)]
-        return float(self.first * math.fsum(factors) / self._schedule(0))
-
 
 @final
 class Descent:
@@ -84,6 +73,7 @@ class Descent:
         session: of the run.
 
     Attributes:
+        schedule: of its learning rates.
         refusal: what is said of a step that is not the run's, on gradients or none; empty where
             those on gradients alone are refused.
     """
@@ -96,7 +86,7 @@ class Descent:
         session: TrainingSession,
     ) -> None:
         self._optimizer, self._parameters, self._session = optimizer, list(parameters), session
-        self._rates = RateSchedule(optimizer, schedule)
+        self.schedule, self._rates = schedule, RateSchedule(optimizer, schedule)
         self.first = self._rates.first
         self._versions: list[int] | None = None
         self._stepping = False
@@ -106,7 +96,7 @@ class Descent:
         self.refusal = ""
         watch_figures(self)
         self._look_for_earlier_runs()
-        inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
+        inner = self.optimizer
         if isinstance(inner, torch.optim.Optimizer):
             if not hasattr(inner, _RUN):
                 inner.register_step_pre_hook(_refuse_foreign_gradients)
@@ -136,6 +126,11 @@ class Descent:
                 PrivacyWarning,
                 stacklevel=4,
             )
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; the one inside one that Accelerate prepared."""
+        return getattr(self._optimizer, "optimizer", self._optimizer)
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
@@ -179,10 +174,6 @@ class Descent:
                 "where private rows are at hand: let a scheduler step between two steps"
             )
         self._rates.at(epochs)
-
-    def sum_rates(self, epochs: int, steps: int) -> float:
-        """The sum of the learning rates of all steps, of plain SGD; NaN of other optimizers."""
-        return self._rates.sum(epochs, steps)
 
     def seen(self) -> None:
         """The parameters are as the run made them."""

@@ -121,7 +121,7 @@ class FittedTemperature:
         known &= len(task.parameters) == len([*task.network.parameters()])
         if layer is None or not known or plan.reacts or not isinstance(plan.clip, Flat):
             return None
-        rates = self._descent.sum_rates(plan.epochs, task.steps)
+        rates = sum_rates(self._descent, plan.epochs, task.steps)
         if not math.isfinite(rates):
             return None
         bias, examples = layer.bias is not None, task.examples
@@ -174,3 +174,16 @@ def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
     return (
         last if uses == 1 and len(outputs) == 1 and outputs[0] is out and out.dim() == 2 else None
     )
+
+
+def sum_rates(descent: Descent, epochs: int, steps: int) -> float:
+    """The sum of the learning rates of all steps, so many in each epoch, of plain SGD; NaN of other
+    optimizers.
+    """
+    optimizer, schedule = descent.optimizer, descent.schedule
+    (group, *others) = optimizer.param_groups
+    settings = (group.get("momentum"), group.get("weight_decay"), group.get("maximize"))
+    if type(optimizer) is not torch.optim.SGD or others or any(settings):
+        return math.nan
+    factors = [schedule(at / steps) for at in range(epochs * steps)]
+    return float(descent.first * math.fsum(factors) / schedule(0))

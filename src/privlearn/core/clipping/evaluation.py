@@ -260,7 +260,8 @@ class OwnSteps:
         lengths = (x.flatten(1).double().square().sum(1, keepdim=True) + self.bias).sqrt()
         moved = self.rates * lengths * (norms * lengths).clamp(max=self.clip_norm)
         most = self.most * torch.from_numpy(GRID)[:, None, None]
-        return moved / (1 + moved / most) * errors / norms.clamp(min=1e-12)
+        left: Tensor = moved / (1 + moved / most) * errors / norms.clamp(min=1e-12)
+        return left
 
 
 @final
