@@ -275,6 +275,12 @@ STUDIES = (
         "small_data:run",
     ),
     Study(
+        "calibration",
+        "this library",
+        "log loss of the defaults, beside that at the best temperature",
+        "calibration:run",
+    ),
+    Study(
         "six-tables",
         "this library",
         "classifiers and regressors of six tables, beside other packages",

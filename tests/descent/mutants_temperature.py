@@ -27,8 +27,8 @@ MUTANTS = [
     Mutant(
         "losses at other temperatures",
         evaluation.Gains._answered,
-        "scored.double()[:, None] / ",
-        "scored.double()[:, None] * ",
+        "at + moved) / torch",
+        "at + moved) * torch",
         MOVES,
     ),
     Mutant(

@@ -226,7 +226,7 @@ def test_tables_and_lists_in_a_text_of_notes_stay_tables_and_lists() -> None:
     )
     start = notes.index(ceiling[0])
     assert notes[start : start + len(ceiling)] == ceiling
-    assert len([block for block in ceiling if not isinstance(block, str)]) == 3
+    assert len([block for block in ceiling if not isinstance(block, str)]) == 4
 
 
 def test_places_are_filled_and_empty_paragraphs_left_out(

@@ -25,11 +25,20 @@ GRID: Array = np.geomspace(0.5, 16, 11)
 #: The share of rho that the release takes by default.
 SHARE = 0.03
 #: An example's gains over even scores, log(classes) - loss at each temperature, are clipped to this
-#: L2 norm together.
-NORM = 8.0
-#: The temperature that is taken without any other knowledge, of two classes (and behind rows that
-#: were normalised) or more, and its growth with the noise in the mean gains.
-_USUAL_OF_TWO, _OF_NORMALISED, _USUAL, _WITH_NOISE = 2.0, 4.0, 1.0, 6.0
+#: L2 norm together, and each of them is at least the other number: else a few rows that the model
+#: is sure and wrong of would speak for temperatures that are too low.
+NORM, LEAST_GAIN = 12.0, -6.0
+#: What is left of a training example's influence on its own scores, over the temperature, is at
+#: most this times the weights of a class over the examples.
+OWN_MOST = 30.0
+#: The choice is drawn to the usual temperature by the noise in the mean gains, and by its square.
+_BY_NOISE, _BY_SQUARE = 2.0, 16.0
+#: The losses are fitted once more, near the temperature that was best, within about this in its
+#: logarithm, and further with more noise.
+_NEAR, _NEAR_WITH_NOISE, _TIMES = 0.7, 20.0, 2
+#: The temperature that is taken without any other knowledge: of scores that are not too sure, of
+#: two classes (and behind rows that were normalised) or more, and its growth with the noise.
+_USUAL, _USUAL_OF_TWO, _OF_NORMALISED, _USUAL_OF_MORE, _WITH_NOISE = 1.0, 2.0, 4.0, 1.5, 4.0
 
 
 @registered
@@ -69,8 +78,9 @@ class Temperature:
     ) -> float:
         """The temperature, from released sums and public numbers.
 
-        A cubic in log T is fitted to the mean losses. The more noise there is in them, the more the
-        choice is drawn to a temperature that is fixed beforehand (`_usual`).
+        A cubic in log T is fitted to the mean losses, and once more to those near its minimum. The
+        more noise there is in them, the more the choice is drawn to a temperature that is fixed
+        beforehand (`_usual`).
 
         Args:
             sums: of the examples' gains over even scores, each clipped to `NORM`, over `NORM`;
@@ -84,15 +94,22 @@ class Temperature:
                 larger.
         """
         noise = NORM * self.noise_multiplier * sensitivity / examples
-        usual = _usual(classes, noise, normalised) if sure else _USUAL
+        usual = math.log(_usual(classes, noise, normalised) if sure else _USUAL)
         at, fine = np.log(GRID), np.linspace(math.log(GRID[0]), math.log(GRID[-1]), 200)
-        losses = np.polyval(np.polyfit(at, -NORM * sums / examples, 3), fine)
-        return float(np.exp(fine[np.argmin(losses + noise * (fine - math.log(usual)) ** 2)]))
+        drawn = (_BY_NOISE * noise + _BY_SQUARE * noise**2) * (fine - usual) ** 2
+        losses, near = -NORM * sums / examples, _NEAR + _NEAR_WITH_NOISE * noise
+        best = fine[np.argmin(np.polyval(np.polyfit(at, losses, 3), fine) + drawn)]
+        for _ in range(_TIMES):
+            weights = np.exp(-((at - best) ** 2) / (4 * near**2))
+            fitted = np.polyval(np.polyfit(at - best, losses, 3, w=weights), fine - best) + drawn
+            best = fine[np.argmin(np.where(np.abs(fine - best) < 1.5 * near, fitted, math.inf))]
+        return float(np.exp(best))
 
 
 def _usual(classes: int, noise: float, normalised: bool) -> float:
-    """The temperature of scores that are too sure: 2 or 4 for two classes, 1 for more, and more
+    """The temperature of scores that are too sure: 2 or 4 for two classes, 1.5 for more, and more
     with much noise.
     """
     of_two = _OF_NORMALISED if normalised else _USUAL_OF_TWO
-    return float(min(GRID[-1], max(of_two if classes == 2 else _USUAL, _WITH_NOISE * noise)))
+    usual = of_two if classes == 2 else _USUAL_OF_MORE
+    return float(min(GRID[-1], max(usual, _WITH_NOISE * noise)))

@@ -73,6 +73,7 @@ class Descent:
         session: of the run.
 
     Attributes:
+        schedule: of its learning rates.
         refusal: what is said of a step that is not the run's, on gradients or none; empty where
             those on gradients alone are refused.
     """
@@ -85,7 +86,7 @@ class Descent:
         session: TrainingSession,
     ) -> None:
         self._optimizer, self._parameters, self._session = optimizer, list(parameters), session
-        self._rates = RateSchedule(optimizer, schedule)
+        self.schedule, self._rates = schedule, RateSchedule(optimizer, schedule)
         self.first = self._rates.first
         self._versions: list[int] | None = None
         self._stepping = False
@@ -95,7 +96,7 @@ class Descent:
         self.refusal = ""
         watch_figures(self)
         self._look_for_earlier_runs()
-        inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
+        inner = self.optimizer
         if isinstance(inner, torch.optim.Optimizer):
             if not hasattr(inner, _RUN):
                 inner.register_step_pre_hook(_refuse_foreign_gradients)
@@ -125,6 +126,11 @@ class Descent:
                 PrivacyWarning,
                 stacklevel=4,
             )
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; the one inside one that Accelerate prepared."""
+        return getattr(self._optimizer, "optimizer", self._optimizer)
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:

@@ -41,7 +41,7 @@ class AfterTraining:
             # for classifiers of rows in memory
             from privlearn.training.fitted_temperature import FittedTemperature
 
-            self._temperature = FittedTemperature(task, task.plan.temperature)
+            self._temperature = FittedTemperature(task, task.plan.temperature, descent)
 
     @property
     def parts(self) -> dict[str, Part]:

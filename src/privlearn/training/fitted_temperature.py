@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
 
-from privlearn.core.clipping.evaluation import Gains, evaluating
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.evaluation import Gains, OwnSteps, evaluating
 from privlearn.core.mechanisms.release import release
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
-from privlearn.core.temperature import Temperature
+from privlearn.core.temperature import OWN_MOST, Temperature
 from privlearn.errors import BadInput
 from privlearn.training.centring import CLIP_NORM
 
 if TYPE_CHECKING:
+    from privlearn.runs.optimizers import Descent
     from privlearn.runs.session import TrainingSession
     from privlearn.training.task import Task
 
@@ -30,6 +33,7 @@ class FittedTemperature:
     Args:
         task: what is trained.
         plan: how the temperature is chosen.
+        descent: the optimizer.
 
     Attributes:
         value: the temperature, once it was released.
@@ -40,8 +44,8 @@ class FittedTemperature:
             from a last linear layer.
     """
 
-    def __init__(self, task: Task, plan: Temperature) -> None:
-        self._task, self._plan = task, plan
+    def __init__(self, task: Task, plan: Temperature, descent: Descent) -> None:
+        self._task, self._plan, self._descent = task, plan, descent
         self.value: float | None = None
         self.divided = False
         self._refuse()
@@ -81,7 +85,10 @@ class FittedTemperature:
             return
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(
-            task.network, at_once=task.compute.microbatch, computed=task.gradients.fixed.restore
+            task.network,
+            own=self._find_own_steps(),
+            at_once=task.compute.microbatch,
+            computed=task.gradients.fixed.restore,
         ).sum(sample, task.rows, task.plan.neighbours, task.persons)
         sensitivity = gains.sensitivity
         ((noisy,),) = release(
@@ -101,6 +108,25 @@ class FittedTemperature:
             lambda: plan.best(released, classes, task.examples, sensitivity, **known),
             "the temperature",
         )
+
+    def _find_own_steps(self) -> OwnSteps | None:
+        """What plain SGD of one linear layer did to an example's own scores, from public numbers;
+        None of other networks, clips and optimizers, and of examples of several rows.
+        """
+        task, plan = self._task, self._task.plan
+        row = self._make_row()
+        layer, plain = scored_by(task.network, row), (nn.Sequential, nn.Flatten, nn.Linear)
+        known = layer is not None and layer.in_features == row.numel() and task.persons is None
+        known &= all(type(module) in plain for module in task.network.modules())
+        known &= len(task.parameters) == len([*task.network.parameters()])
+        if layer is None or not known or plan.reacts or not isinstance(plan.clip, Flat):
+            return None
+        rates = sum_rates(self._descent, plan.epochs, task.steps)
+        if not math.isfinite(rates):
+            return None
+        bias, examples = layer.bias is not None, task.examples
+        most = OWN_MOST * (layer.in_features + bias) / examples
+        return OwnSteps(rates / examples, plan.clip.clip_norm, bias, most)
 
     @torch.no_grad()
     def divide(self) -> None:
@@ -148,3 +174,16 @@ def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
     return (
         last if uses == 1 and len(outputs) == 1 and outputs[0] is out and out.dim() == 2 else None
     )
+
+
+def sum_rates(descent: Descent, epochs: int, steps: int) -> float:
+    """The sum of the learning rates of all steps, so many in each epoch, of plain SGD; NaN of other
+    optimizers.
+    """
+    optimizer, schedule = descent.optimizer, descent.schedule
+    (group, *others) = optimizer.param_groups
+    settings = (group.get("momentum"), group.get("weight_decay"), group.get("maximize"))
+    if type(optimizer) is not torch.optim.SGD or others or any(settings):
+        return math.nan
+    factors = [schedule(at / steps) for at in range(epochs * steps)]
+    return float(descent.first * math.fsum(factors) / schedule(0))

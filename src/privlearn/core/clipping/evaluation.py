@@ -24,7 +24,7 @@ from privlearn.core.devices import place_of
 from privlearn.core.memory import is_of_memory, require_memory
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
-from privlearn.core.temperature import GRID, NORM
+from privlearn.core.temperature import GRID, LEAST_GAIN, NORM
 
 #: What a right answer counts, and a wrong one the same below zero: one example moves the count by
 #: at most 1/2.
@@ -210,9 +210,14 @@ class RightAnswers:
             raise ValueError("the model writes into its trained parameters")
         if scored.dim() != 2 or len(scored) != len(rows):
             raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
-        answered = self._answered(scored, y[rows.to(y.device)].cpu())
+        labels = y[rows.to(y.device)].cpu()
+        answered = self._answered_in(scored, labels, x, rows)
         finite = scored.isfinite().all(1).view(-1, *[1] * self.answer.dim())
         return answered.where(finite, 0).to(self.answer.dtype)
+
+    def _answered_in(self, scored: Tensor, labels: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+        """The answers in scores of `rows` of the inputs `x`, each row's by itself."""
+        return self._answered(scored, labels)
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         """The answers in scores of shape (rows, classes)."""
@@ -220,14 +225,72 @@ class RightAnswers:
 
 
 @final
+@dataclass(frozen=True)
+class OwnSteps:
+    """How far plain SGD on one linear layer moved the scores of an example by its own gradients.
+
+    Each time an example was drawn, its clipped gradient moved the weights along its own row, and
+    thereby its own scores: a training example's loss is less than that of a new one. To first
+    order, and in expectation, all its steps moved them by its last gradient times the sum of the
+    learning rates over the number of examples. Other examples' steps undo some of it, all the more
+    the fewer weights there are.
+
+    Attributes:
+        rates: the sum of the learning rates of all steps, over the public number of examples.
+        clip_norm: of gradients.
+        bias: whether the layer has one.
+        most: the most that is left of the movement, over the temperature.
+    """
+
+    rates: float
+    clip_norm: float
+    bias: bool
+    most: float
+
+    def movement(self, scored: Tensor, labels: Tensor, x: Tensor) -> Tensor:
+        """The movement of each row's scores away from its label, (temperatures, rows, classes).
+
+        Args:
+            scored: by the layer, shape (rows, classes), in double precision.
+            labels: whole numbers from 0 to classes - 1, shape (rows,).
+            x: what the layer was given, shape (rows, ...).
+        """
+        errors = scored.softmax(1) - torch.nn.functional.one_hot(labels, scored.shape[1])
+        norms = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
+        lengths = (x.flatten(1).double().square().sum(1, keepdim=True) + self.bias).sqrt()
+        moved = self.rates * lengths * (norms * lengths).clamp(max=self.clip_norm)
+        most = self.most * torch.from_numpy(GRID)[:, None, None]
+        left: Tensor = moved / (1 + moved / most) * errors / norms.clamp(min=1e-12)
+        return left
+
+
+@final
 class Gains(RightAnswers):
     """As `RightAnswers`, but how much less each row's log loss is than that of even scores, at some
     temperatures.
 
-    All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
+    Gains are at least `LEAST_GAIN`; all gains of a row are then clipped together to the L2 norm
+    `NORM`, and divided by it. So one row adds a vector of norm 1 at most, whatever its scores are.
+
+    Args:
+        model: one row of scores, one for each class, for each row of inputs.
+        own: what each row's own steps did to its scores, which is taken back; None: nothing.
+        at_once: rows that are computed at once, at most 256.
+        computed: called whenever the model has run; by default nothing is.
     """
 
     answer = torch.zeros(len(GRID), dtype=torch.float64, device="cpu")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        own: OwnSteps | None = None,
+        at_once: int | None = None,
+        computed: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(model, at_once=at_once, computed=computed)
+        self._own = own
 
     def sum(
         self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
@@ -267,12 +330,21 @@ class Gains(RightAnswers):
             return torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
         return self(x, y)
 
-    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+    def _answered_in(self, scored: Tensor, labels: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+        if self._own is None:
+            return self._answered(scored, labels)
+        index = labels.clamp(0, scored.shape[1] - 1).long()
+        moved = self._own.movement(scored.double(), index, x[rows.to(x.device)].cpu())
+        return self._answered(scored, labels, moved.transpose(0, 1))
+
+    def _answered(self, scored: Tensor, labels: Tensor, moved: Tensor | None = None) -> Tensor:
         classes = scored.shape[1]
         declared = (labels >= 0) & (labels < classes)
-        at = scored.double()[:, None] / torch.from_numpy(GRID)[:, None]
+        at = scored.double()[:, None].expand(-1, len(GRID), -1)
+        at = (at if moved is None else at + moved) / torch.from_numpy(GRID)[:, None]
         index = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
         gains = math.log(classes) + at.log_softmax(2).gather(2, index)[:, :, 0]
+        gains = gains.clamp(min=LEAST_GAIN)
         norms = torch.linalg.vector_norm(gains, dim=1, keepdim=True)
         clipped = gains / norms.clamp(min=NORM) * kept(1.0, [torch.float64])
         usable: Tensor = declared[:, None] & clipped.isfinite()
