@@ -29,6 +29,7 @@ from privlearn._checks import between, count
 from privlearn._checks import delta as valid_delta
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.mechanisms import release as gaussian_releases
 from privlearn.core.mechanisms import selection as selections
 from privlearn.core.plan import AbstractPlan
@@ -112,7 +113,7 @@ def _scores(
         for took_part in (False, True):
             run = _Run()
             with recorded(run):
-                attacked.run(took_part, streams)
+                attacked.run(took_part, Ledger(), streams)
             absent, present = fixed or _both(attacked, again, run)
             scores[took_part].append(run.log_ratio(absent, present))
             if progress is not None:
@@ -125,7 +126,7 @@ def _both(attacked: NeighbouringRuns, streams: Streams, like: _Run | None) -> tu
     runs = _Run(like), _Run(like)
     for took_part, run in zip((False, True), runs, strict=True):
         with recorded(run):
-            attacked.run(took_part, streams)
+            attacked.run(took_part, Ledger(), streams)
     return runs
 
 

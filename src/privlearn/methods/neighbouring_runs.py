@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from privlearn.core.accounting.guarantee import Adjacency
 
 if TYPE_CHECKING:
+    from privlearn.core.accounting.ledger import Ledger
     from privlearn.core.streams import Streams
 
 Rows = tuple[NDArray[Any], NDArray[Any]]
@@ -23,14 +24,14 @@ class NeighbouringRuns:
     """A plan's run on made-up rows, with one example and without it: what an audit attacks.
 
     Attributes:
-        run: called with whether the example takes part and with random streams; it runs the whole
-            plan by the code that users run, and charges a ledger of its own.
+        run: called with whether the example takes part, a ledger to charge and random streams; it
+            runs the whole plan by the code that users run.
         text: what is run, for reports.
         is_adaptive: whether what is released may follow from what was released before. If it does
             not, an audit takes a third of the time.
     """
 
-    run: Callable[[bool, Streams], object]
+    run: Callable[[bool, Ledger, Streams], object]
     text: str
     is_adaptive: bool = True
 

@@ -41,8 +41,8 @@ def runs_of(plan: BoostingPlan) -> NeighbouringRuns:
     others = x.repeat(_OTHERS, 0), np.resize(among, _OTHERS)
     rows = neighbouring_rows(plan.neighbours, others, (x, one), (x, other))
 
-    def run(took_part: bool, streams: Streams) -> object:
-        return boost(bare, rows[took_part], ledger=Ledger(), streams=streams)
+    def run(took_part: bool, ledger: Ledger, streams: Streams) -> object:
+        return boost(bare, rows[took_part], ledger=ledger, streams=streams)
 
     text = (
         f"boosting, {plan.releases} histograms, noise multiplier {plan.noise:.4g}, whole run, "

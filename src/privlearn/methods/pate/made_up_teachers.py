@@ -96,10 +96,10 @@ def runs_of(plan: PatePlan) -> NeighbouringRuns:
             agreeing = min(plan.teachers - 1, math.ceil(asked.threshold))
     inputs = np.zeros((plan.queries, 1), np.float32)
 
-    def run(took_part: bool, streams: Streams) -> object:
+    def run(took_part: bool, ledger: Ledger, streams: Streams) -> object:
         answer = answers[0 if took_part else 1]
         teachers = _MadeUp(plan.teachers, answer, answers[0], agreeing)
-        return ask_teachers(bare, teachers, reducer, inputs, ledger=Ledger(), streams=streams)
+        return ask_teachers(bare, teachers, reducer, inputs, ledger=ledger, streams=streams)
 
     text = (
         f"PATE, {plan.queries} queries, {asked.kind}, noise multiplier {plan.noise:.4g}, whole "

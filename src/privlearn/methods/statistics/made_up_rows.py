@@ -45,8 +45,8 @@ def runs_of(plan: StatisticsPlan) -> NeighbouringRuns:
         others = np.zeros_like(x), np.array([(plan.low + plan.high) / 2])
     rows = neighbouring_rows(plan.neighbours, others, example, opposite)
 
-    def run(took_part: bool, streams: Streams) -> object:
-        return bare.run_on(rows[took_part], Ledger(), streams)
+    def run(took_part: bool, ledger: Ledger, streams: Streams) -> object:
+        return bare.run_on(rows[took_part], ledger, streams)
 
     text = f"{plan.kind} statistics, noise multiplier {plan.noise:.4g}, whole run, white box"
     return NeighbouringRuns(run, text, bare.is_adaptive)
