@@ -56,6 +56,31 @@ def check_what_is_pushed_is_what_verifies() -> None:
 
 
 @check
+def check_a_model_is_published_and_pushed_at_once() -> None:
+    """The folder that was written, to the repository that was named; a name that is none is refused
+    before anything is written, and a folder that could not be uploaded stays.
+    """
+    run = publishing_checks.result()
+    with small_hub() as hub, publishing_checks.workplace() as place:
+        error = must_raise(BadInput, lambda: pv.publish(run, place / "model", hub="model"))
+        assert "expected owner/name" in str(error)
+        assert not (place / "model").exists()
+        assert not hub.asked
+        folder = pv.publish(run, place / "model", delta=1e-5, hub=NAME)
+        pushed = hub.repositories[NAME].files
+        assert {name: pushed[name] for name in pushed if name != ATTRIBUTES} == files_of(folder)
+        assert verify_on_hub(ADDRESS).verification.ok
+        before = len(hub.asked)
+        pv.publish(run, place / "local", delta=1e-5)
+        assert len(hub.asked) == before
+        repository = hub.repositories[NAME]
+        repository.commit({**repository.files, "pytorch_model.bin": b""})
+        error = must_raise(BadInput, lambda: pv.publish(run, place / "other", delta=1e-5, hub=NAME))
+        assert "is written and complete" in str(error)
+        assert pv.verify(place / "other").ok
+
+
+@check
 def check_a_folder_that_does_not_verify_is_not_pushed() -> None:
     """Nothing is sent, and no repository is made."""
     with small_hub() as hub:

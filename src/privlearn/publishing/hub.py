@@ -168,8 +168,7 @@ def push_to_hub(
         BadInput: no such name, other files are in the repository, no network or no right to write,
             or huggingface_hub is missing.
     """
-    if re.fullmatch(_NAME, name, re.ASCII) is None:
-        raise BadInput(f"{name[:80]!r} is not a repository: expected owner/name")
+    _require_name(name)
     files = _read_verified_files(folder)
     with _asking_the_hub(name) as hub:
         api = hub.HfApi()
@@ -192,6 +191,22 @@ def push_to_hub(
             "verify. Look for a .gitignore in the repository, and push again"
         )
     return commit
+
+
+def require_ready(name: str) -> None:
+    """Refuse what `push_to_hub` would refuse whatever the folder: for those who are about to write
+    it. The Hub is not asked.
+
+    Raises:
+        BadInput: no such name, or huggingface_hub is missing.
+    """
+    _require_name(name)
+    require_package("huggingface_hub")
+
+
+def _require_name(name: str) -> None:
+    if re.fullmatch(_NAME, name, re.ASCII) is None:
+        raise BadInput(f"{name[:80]!r} is not a repository: expected owner/name")
 
 
 def _read_verified_files(folder: str | Path) -> dict[str, bytes]:

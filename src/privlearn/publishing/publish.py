@@ -106,6 +106,7 @@ def publish(
     sign: str | Path | SigningKey | None = None,
     weights: Mapping[str, bytes] | None = None,
     audit: AuditReport | None = None,
+    hub: str | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model
     card.
@@ -138,11 +139,15 @@ def publish(
             `config.json` among them is completed.
         audit: the report of an attack on the claim (`pv.audit`, `privlearn.auditing`), on rows that
             are made up or public: `audit.json`, a section of the card, and signed with the rest.
+        hub: `owner/name` of a repository of the Hugging Face Hub, to which the folder is then
+            uploaded as by `publishing.hub.push_to_hub`; a new repository is private if the owner's
+            settings there say so. None: nothing is uploaded.
 
     Raises:
         BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a
-            test figure begins with "train" or "private", no delta is known, or the key cannot be
-            read.
+            test figure begins with "train" or "private", no delta is known, the key cannot be read,
+            `hub` is no such name, or huggingface_hub is missing: before anything is written. Or the
+            upload fails, and the folder is there.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     if not isinstance(result, Result):
@@ -150,6 +155,10 @@ def publish(
             f"result is a {type(result).__name__}: expected what a method such as dpsgd returned"
         )
     path = _require_free(out)
+    if hub is not None:
+        from privlearn.publishing.hub import require_ready  # seldom needed
+
+        require_ready(hub)
     _require_claimable(result)
     _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
@@ -204,7 +213,26 @@ def publish(
     new_folder.write(path, files)
     if result.checkpoint:
         result.checkpoint.delete()
+    if hub is not None:
+        _upload(path, hub)
     return path
+
+
+def _upload(path: Path, hub: str) -> None:
+    """Upload the folder that was written; what fails says that it is there.
+
+    Raises:
+        BadInput: it is not uploaded.
+    """
+    from privlearn.publishing.hub import push_to_hub  # seldom needed
+
+    try:
+        push_to_hub(path, hub)
+    except BadInput as error:
+        raise BadInput(
+            f"{error}. The folder {str(path)[-60:]} is written and complete: "
+            "privlearn.publishing.hub.push_to_hub uploads it"
+        ) from error
 
 
 def _require_claimable(result: Result) -> None:
