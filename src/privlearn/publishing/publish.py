@@ -35,7 +35,12 @@ from privlearn.publishing.folder import (
     RELEASED,
     WEIGHTS,
 )
-from privlearn.publishing.libraries import lines_of_use, with_library
+from privlearn.publishing.libraries import (
+    lines_of_use,
+    require_licence,
+    with_library,
+    with_metadata,
+)
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
@@ -107,6 +112,7 @@ def publish(
     weights: Mapping[str, bytes] | None = None,
     audit: AuditReport | None = None,
     hub: str | None = None,
+    licence: str | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model
     card.
@@ -142,6 +148,8 @@ def publish(
         hub: `owner/name` of a repository of the Hugging Face Hub, to which the folder is then
             uploaded as by `publishing.hub.push_to_hub`; a new repository is private if the owner's
             settings there say so. None: nothing is uploaded.
+        licence: of the model, as model hubs name it (`apache-2.0`), for the head of the card. The
+            head also has test figures that were released with noise, as a `model-index`.
 
     Raises:
         BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a
@@ -159,6 +167,7 @@ def publish(
         from privlearn.publishing.hub import require_ready  # seldom needed
 
         require_ready(hub)
+    require_licence(licence)
     _require_claimable(result)
     _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
@@ -203,7 +212,7 @@ def publish(
         tuple(lines_of_use(files)) if weights is not None else (),
         config.get("table"),
     )
-    files = _complete(said, files, key, path)
+    files = _complete(said, files, key, path, licence)
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
             raise BadInput(
@@ -265,7 +274,11 @@ def _require_no_diagnostics(*parts: object) -> None:
 
 
 def _complete(
-    said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path
+    said: Statement,
+    files: dict[str, bytes],
+    key: SigningKey | None,
+    path: Path,
+    licence: str | None,
 ) -> dict[str, bytes]:
     """All files of a folder: `files`, the audit's report, both cards, and the certificate that
     speaks of them.
@@ -278,7 +291,8 @@ def _complete(
         return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
-    files = files | {CARD: with_library(card.write(said), files if said.use else {})} | report
+    written = with_library(card.write(said), files if said.use else {})
+    files = files | {CARD: with_metadata(written, licence, said.test_metrics)} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
     checked = verify_contents(folder.in_memory(path, certify(files)))
