@@ -16,7 +16,7 @@ from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.publishing import form
 from privlearn.publishing.envelopes import Signer
-from privlearn.publishing.hub import download, push_to_hub, verify_on_hub
+from privlearn.publishing.hub import HubPage, download, push_to_hub, verify_on_hub
 from privlearn.publishing.libraries import with_metadata
 from tests.publishing import checks as publishing_checks
 from tests.publishing.checks_envelopes import NAME as ENVELOPE
@@ -135,13 +135,11 @@ def check_the_head_of_a_card_has_what_the_hub_reads() -> None:
     added = lines.partition("tags: ")[0].removeprefix("library_name: privlearn\n")
     with publishing_checks.workplace() as place:
         for licence in ("MIT", "my own", "mit\nepsilon: 0", ""):
-            must_raise(
-                BadInput,
-                lambda licence=licence: pv.publish(run, place / "no", delta=1e-5, licence=licence),
-            )
-        folder = pv.publish(
-            run, place / "model", delta=1e-5, licence="apache-2.0", test_metrics=seen
-        )
+            must_raise(BadInput, lambda licence=licence: HubPage(NAME, licence))
+        page = HubPage(NAME, "apache-2.0", private=True)
+        with small_hub() as hub:
+            folder = pv.publish(run, place / "model", delta=1e-5, hub=page, test_metrics=seen)
+            assert hub.repositories[NAME].private
         assert head_of(folder)["license"] == "apache-2.0"
         assert "model-index" not in head_of(folder)
         require_both(folder, ok=True)

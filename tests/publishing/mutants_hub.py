@@ -33,13 +33,17 @@ MUTANTS = [
     ),
     Mutant(
         "a name is looked at after the folder is written",
-        publish.publish,
-        "require_ready(hub)",
-        "pass",
+        hub._require_name,
+        "if re.fullmatch(_NAME, name, re.ASCII) is None:",
+        "if name == '':",
         AT_ONCE,
     ),
     Mutant(
-        "the folder is not uploaded", publish._upload, "push_to_hub(path, hub)", "pass", AT_ONCE
+        "the folder is not uploaded",
+        publish._upload,
+        "push_to_hub(path,",
+        "pass",
+        AT_ONCE,
     ),
     Mutant(
         "a failed upload does not say that the folder is there",

@@ -25,6 +25,7 @@ from privlearn.publishing.folder import (
     read,
 )
 from privlearn.publishing.keys import read_public
+from privlearn.publishing.libraries import require_licence
 from privlearn.publishing.verify import Verification, verify_contents
 
 #: How an address of a repository on the Hub begins.
@@ -66,6 +67,30 @@ class Download:
         contents = read(self.folder)
         strangers = tuple(sorted(self.strangers | set(contents.strangers)))
         return verify_contents(replace(contents, strangers=strangers), trusted, signer)
+
+
+@final
+@dataclass(frozen=True)
+class HubPage:
+    """Where a model is uploaded when it is published, and what its card says there.
+
+    Attributes:
+        name: `owner/name` of the repository, which is made if it is not there.
+        licence: of the model, as the Hub names it (`apache-2.0`), for the head of the card; None:
+            nothing is said.
+        private: whether a new repository is private; None: as the owner's settings on the Hub say.
+
+    Raises:
+        BadInput: no such name, or no name of a licence.
+    """
+
+    name: str
+    licence: str | None = None
+    private: bool | None = None
+
+    def __post_init__(self) -> None:
+        _require_name(self.name)
+        require_licence(self.licence)
 
 
 @final
