@@ -42,7 +42,7 @@ MUTANTS = [
         "the folder is not uploaded",
         publish._upload,
         "push_to_hub(path,",
-        "pass",
+        "dict(path=path, name=",
         AT_ONCE,
     ),
     Mutant(

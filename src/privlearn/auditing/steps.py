@@ -103,19 +103,8 @@ def audit(
             a model for it.
     """
     if not isinstance(plan, Plan):
-        if any(value is not None for value in (model, loss, data, canary)) or arguments:
-            raise BadInput(
-                f"a {plan.kind} plan is attacked on rows that are made up for it: leave out model, "
-                "loss, data, canary and arguments of dpsgd, which are expected with a pv.Plan alone"
-            )
-        return audit_run(
-            plan,
-            delta=delta,
-            trials=trials,
-            confidence=confidence,
-            streams=streams,
-            progress=progress,
-        )
+        _require_no_model(plan, model, loss, data, canary, *arguments)
+        return audit_run(plan, delta, trials, confidence, streams, progress)
     valid_delta(delta)
     between("confidence", confidence, 0.5, 1 - 1e-9)
     if taken := {"optimizer", "callbacks"} & set(arguments):
@@ -181,6 +170,14 @@ def audit(
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
     attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+
+
+def _require_no_model(plan: AbstractPlan, *given: Any) -> None:
+    if any(value is not None for value in given):
+        raise BadInput(
+            f"a {plan.kind} plan is attacked on rows that are made up for it: leave out model, "
+            "loss, data, canary and arguments of dpsgd, which are expected with a pv.Plan alone"
+        )
 
 
 @final

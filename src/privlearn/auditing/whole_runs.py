@@ -43,7 +43,6 @@ RUNS = 500
 
 def audit_run(
     plan: AbstractPlan,
-    *,
     delta: float = 1e-5,
     trials: int | None = None,
     confidence: float = 0.99,
