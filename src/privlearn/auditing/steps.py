@@ -122,11 +122,9 @@ def audit(
     if model is None:
         model, loss = nn.Linear(1, 1, device="cpu"), _product
         data, canary = _others(sampler), ([1.0], 1.0)
-    else:
-        assert data is not None
-        warn_of_rows(data)
     assert loss is not None
     assert data is not None
+    warn_of_rows(data)
     without, among = _neighbours(plan, data, canary)
     network = model if isinstance(model, nn.Module) else model(tuple(data.x.shape[1:]))
     direction = _direction(network, loss, *(part[-1:] for part in among.tensors()))
