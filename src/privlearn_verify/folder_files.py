@@ -64,7 +64,12 @@ def check_cards(claim: Any, signed_by: str | None, files: Mapping[str, bytes]) -
         lines["signed_by"] = signed_by
     text = "".join(f"{name}: {value}\n" for name, value in lines.items())
     library = r"(privlearn|transformers|peft(\nbase_model: [A-Za-z0-9_./-]+)?)"
-    pattern = rf"---\nlibrary_name: {library}\ntags: \[differential-privacy\]\n"
+    figure = r'\{"type": "[A-Za-z0-9_]+", "value": [0-9.e+-]+\}'
+    index = r'\[\{"name": "model", "results": \[\{"task": \{"type": "[a-z-]+"\}, "dataset": '
+    index += r'\{"type": "private", "name": "test rows"\}, "metrics": '
+    index += rf"\[((, )?{figure})+\]\}}\]\}}\]"
+    more = rf"(\nlicense: [a-z0-9.-]{{1,40}})?(\nmodel-index: {index})?"
+    pattern = rf"---\nlibrary_name: {library}{more}\ntags: \[differential-privacy\]\n"
     pattern += re.escape(text) + r"---\n\n"
     readme = bytes(files["README.md"])
     demand(re.match(pattern.encode(), readme) is not None, "README.md begins with other lines")

@@ -15,6 +15,7 @@ import privlearn as pv
 from privlearn.cli import in_options, main
 from privlearn.cli.options import COMMANDS
 from privlearn.core.accounting.guarantee import readable, rounded_up
+from privlearn.errors import BadInput
 
 
 def make_network(input_shape: tuple[int, ...], classes: int | None) -> torch.nn.Module:
@@ -24,6 +25,14 @@ def make_network(input_shape: tuple[int, ...], classes: int | None) -> torch.nn.
 
 def make_for(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     return torch.nn.Linear(input_shape[0], classes)
+
+
+#: Advice that begins late in a long message.
+REFUSED = f"the widths {'10, ' * 30}do not fit: expected fewer, give --model tiny or wide"
+
+
+def make_refused(input_shape: tuple[int, ...], classes: int | None) -> torch.nn.Module:
+    raise BadInput(REFUSED)
 
 
 def test_a_model_without_stated_classes_predicts(
@@ -71,6 +80,16 @@ def test_a_model_without_stated_classes_predicts(
     said = capsys.readouterr().err
     assert "does not say how many classes there are" in said
     assert "publish with classes=K" in said
+    assert "model tests.cli.test_first_commands:make_for failed: TypeError: " in said
+    with pytest.raises(AssertionError):
+        predicted("plain", "no_such_factory")
+    said = capsys.readouterr().err
+    assert "folder/file.py:function" in said  # all of the advice, and none that is for factories
+    assert "classes=K" not in said
+    with pytest.raises(AssertionError):
+        predicted("plain", "make_refused")
+    said = capsys.readouterr().err
+    assert f"{REFUSED}. The folder does not say how many classes there are" in said
 
 
 def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:

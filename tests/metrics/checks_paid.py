@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
+import privlearn_verify
 from privlearn.core.accounting.events import compose, tally
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
@@ -169,6 +170,8 @@ def check_a_certificate_covers_the_metrics_that_are_said_to_be_paid() -> None:
         assert found.ok, found.problems
         assert found.epsilon == both.spent(1e-5).epsilon > 1.01 * plan.guarantee(1e-5).epsilon
         assert "Released with noise" in card
+        assert f'{{"type": "accuracy", "value": {metrics.figures["accuracy"]:.6f}}}' in card
+        assert privlearn_verify.check_folder(out).verdict == "ok"
         assert "not protected by the guarantee" not in card
         assert f"| accuracy | {metrics.text('accuracy')} on 40 rows |" in card
 

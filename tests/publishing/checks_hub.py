@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 import privlearn as pv
+import privlearn_verify
+from privlearn._storage import digest
 from privlearn.errors import BadInput, CertificateMismatch
+from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.publishing import form
 from privlearn.publishing.envelopes import Signer
-from privlearn.publishing.hub import download, push_to_hub, verify_on_hub
+from privlearn.publishing.hub import HubPage, download, push_to_hub, verify_on_hub
+from privlearn.publishing.libraries import with_metadata
 from tests.publishing import checks as publishing_checks
 from tests.publishing.checks_envelopes import NAME as ENVELOPE
 from tests.publishing.checks_envelopes import hold_file, make_folder, public
@@ -53,6 +61,94 @@ def check_what_is_pushed_is_what_verifies() -> None:
             assert checked.verification.epsilon == pv.verify(folder).epsilon
             assert (checked.download.name, checked.download.commit) == (NAME, commit)
         assert pv.load_model(checked.download.folder)
+
+
+@check
+def check_a_model_is_published_and_pushed_at_once() -> None:
+    """The folder that was written, to the repository that was named; a name that is none is refused
+    before anything is written, and a folder that could not be uploaded stays.
+    """
+    run = publishing_checks.result()
+    with small_hub() as hub, publishing_checks.workplace() as place:
+        error = must_raise(BadInput, lambda: pv.publish(run, place / "model", hub="model"))
+        assert "expected owner/name" in str(error)
+        assert not (place / "model").exists()
+        assert not hub.asked
+        folder = pv.publish(run, place / "model", delta=1e-5, hub=NAME)
+        pushed = hub.repositories[NAME].files
+        assert {name: pushed[name] for name in pushed if name != ATTRIBUTES} == files_of(folder)
+        assert verify_on_hub(ADDRESS).verification.ok
+        before = len(hub.asked)
+        pv.publish(run, place / "local", delta=1e-5)
+        assert len(hub.asked) == before
+        repository = hub.repositories[NAME]
+        repository.commit({**repository.files, "pytorch_model.bin": b""})
+        error = must_raise(BadInput, lambda: pv.publish(run, place / "other", delta=1e-5, hub=NAME))
+        assert "is written and complete" in str(error)
+        assert pv.verify(place / "other").ok
+
+
+def head_of(folder: Path) -> Any:
+    """What the Hub reads at the top of a card."""
+    return yaml.safe_load((folder / "README.md").read_text("utf-8").split("---\n")[1])
+
+
+def edited(folder: Path, old: str, new: str) -> Path:
+    """The folder with another text at the top of its card, and digests that fit."""
+    card, certificate = folder / "README.md", folder / "privacy.json"
+    text = card.read_text("utf-8")
+    assert old in text
+    card.write_text(text.replace(old, new, 1), "utf-8")
+    body = json.loads(certificate.read_text("utf-8"))
+    body["files"]["README.md"] = hashlib.sha256(card.read_bytes()).hexdigest()
+    body["digests"] = {part: digest(body[part]) for part in body["digests"]}
+    certificate.write_text(json.dumps(body), "utf-8")
+    return folder
+
+
+def require_both(folder: Path, *, ok: bool) -> None:
+    """Both verifiers say so."""
+    checked = pv.verify(folder)
+    assert checked.ok == ok, checked.problems
+    report = privlearn_verify.check_folder(folder)
+    assert (report.verdict == "ok") == ok, report
+
+
+@check
+def check_the_head_of_a_card_has_what_the_hub_reads() -> None:
+    """A licence, and test figures that were released with noise; exact ones are protected by
+    nothing. Both verifiers know these lines, and no others.
+    """
+    run, seen = publishing_checks.result(), {"accuracy": 0.8125, "log_loss": 2e-05}
+    noisy = Metrics(seen, 100, plan=MetricsPlan(2, noise_multiplier=5.0))
+    card = "---\nlibrary_name: privlearn\ntags: [differential-privacy]\nepsilon: 1\n---\n"
+    plain = with_metadata(card.encode(), None, Metrics(seen, 100))
+    assert plain == card.encode()
+    whole = with_metadata(card.encode(), "mit", noisy).decode()
+    lines = whole.split("---\n")[1]
+    head = yaml.safe_load(lines)
+    assert head["license"] == "mit"
+    (entry,) = head["model-index"]
+    (result,) = entry["results"]
+    assert {each["type"]: each["value"] for each in result["metrics"]} == seen
+    assert result["dataset"] == {"type": "private", "name": "test rows"}
+    added = lines.partition("tags: ")[0].removeprefix("library_name: privlearn\n")
+    with publishing_checks.workplace() as place:
+        for licence in ("MIT", "my own", "mit\nepsilon: 0", ""):
+            must_raise(BadInput, lambda licence=licence: HubPage(NAME, licence))
+        page = HubPage(NAME, "apache-2.0", private=True)
+        with small_hub() as hub:
+            folder = pv.publish(run, place / "model", delta=1e-5, hub=page, test_metrics=seen)
+            assert hub.repositories[NAME].private
+        assert head_of(folder)["license"] == "apache-2.0"
+        assert "model-index" not in head_of(folder)
+        require_both(folder, ok=True)
+        require_both(edited(folder, "license: apache-2.0\n", added), ok=True)
+        for number, line in enumerate(
+            ("license: a b\n", "epsilon: 0.1\n", "model-index: []\n", f"{added}license: mit\n")
+        ):
+            other = pv.publish(run, place / str(number), delta=1e-5)
+            require_both(edited(other, "tags: ", f"{line}tags: "), ok=False)
 
 
 @check

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn.publishing import hub
+from privlearn.publishing import hub, libraries, publish
 from tests.publishing import checks_hub
 from tests.publishing.checks_envelopes import make_folder
 from tests.support.mutant import Mutant, suite_of
@@ -14,7 +14,44 @@ from tests.support.mutant import Mutant, suite_of
 UNVERIFIED = "check_a_folder_that_does_not_verify_is_not_pushed"
 STRANGERS = "check_strangers_in_the_repository_are_problems"
 ONE_COMMIT = "check_a_branch_that_moves_meanwhile_is_read_at_one_commit"
+AT_ONCE = "check_a_model_is_published_and_pushed_at_once"
+HEAD = "check_the_head_of_a_card_has_what_the_hub_reads"
 MUTANTS = [
+    Mutant(
+        "exact figures of test rows are in the head",
+        libraries.with_metadata,
+        "metrics.plan is not None and figures",
+        "figures",
+        HEAD,
+    ),
+    Mutant(
+        "a licence may be any text",
+        libraries.require_licence,
+        "licence is not None and",
+        "licence is None and",
+        HEAD,
+    ),
+    Mutant(
+        "a name is looked at after the folder is written",
+        hub._require_name,
+        "if re.fullmatch(_NAME, name, re.ASCII) is None:",
+        "if name == '':",
+        AT_ONCE,
+    ),
+    Mutant(
+        "the folder is not uploaded",
+        publish._upload,
+        "push_to_hub(path,",
+        "dict(path=path, name=",
+        AT_ONCE,
+    ),
+    Mutant(
+        "a failed upload does not say that the folder is there",
+        publish._upload,
+        "except BadInput as error:",
+        "except ZeroDivisionError as error:",
+        AT_ONCE,
+    ),
     Mutant(
         "a folder that does not verify is uploaded",
         hub._read_verified_files,

@@ -24,10 +24,11 @@ from privlearn._checks import delta as valid_delta
 from privlearn.auditing.bounds import Floats
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
+from privlearn.auditing.whole_runs import audit_run
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.losses import Loss
-from privlearn.core.plan import Plan
+from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
@@ -52,7 +53,7 @@ _OTHERS = 9
 
 @checked
 def audit(
-    plan: Plan,
+    plan: AbstractPlan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module] | None = None,
     loss: Loss | None = None,
     data: Dataset | None = None,
@@ -73,6 +74,10 @@ def audit(
     canary's is far longer than the clipping norm: the worst case. Give a model, a loss and data to
     attack your own code.
 
+    Plans of other methods (class statistics, PATE, boosting) say how they are run on made-up rows
+    (`methods.neighbouring_runs.Attackable`). Then each trial is a whole run, and all that it
+    releases is looked at.
+
     Guarantee of what is said: `ok` is False by chance in at most 1 - `confidence` of all audits of
     a sound claim.
 
@@ -85,7 +90,8 @@ def audit(
         canary: the inputs and the target of the example that takes part or not; by default `data`'s
             first example.
         delta: where epsilon is stated.
-        trials: of each kind; by default 5,000 to 40,000, the more the more noise there is.
+        trials: of each kind; by default 5,000 to 40,000, the more the more noise there is. Of whole
+            runs 500.
         confidence: of all that is said.
         streams: the random streams; by default fresh and secret ones.
         progress: called with (steps done, steps in all).
@@ -93,8 +99,12 @@ def audit(
 
     Raises:
         BadInput: the plan's neighbours differ in what one example holds, or a model was given
-            without a loss or data.
+            without a loss or data. Or a plan of another method that does not say how it is run, or
+            a model for it.
     """
+    if not isinstance(plan, Plan):
+        _require_no_model(plan, model, loss, data, canary, *arguments)
+        return audit_run(plan, delta, trials, confidence, streams, progress)
     valid_delta(delta)
     between("confidence", confidence, 0.5, 1 - 1e-9)
     if taken := {"optimizer", "callbacks"} & set(arguments):
@@ -112,11 +122,9 @@ def audit(
     if model is None:
         model, loss = nn.Linear(1, 1, device="cpu"), _product
         data, canary = _others(sampler), ([1.0], 1.0)
-    else:
-        assert data is not None
-        warn_of_rows(data)
     assert loss is not None
     assert data is not None
+    warn_of_rows(data)
     without, among = _neighbours(plan, data, canary)
     network = model if isinstance(model, nn.Module) else model(tuple(data.x.shape[1:]))
     direction = _direction(network, loss, *(part[-1:] for part in among.tensors()))
@@ -160,6 +168,14 @@ def audit(
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
     attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+
+
+def _require_no_model(plan: AbstractPlan, *given: Any) -> None:
+    if any(value is not None for value in given):
+        raise BadInput(
+            f"a {plan.kind} plan is attacked on rows that are made up for it: leave out model, "
+            "loss, data, canary and arguments of dpsgd, which are expected with a pv.Plan alone"
+        )
 
 
 @final

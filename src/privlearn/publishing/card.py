@@ -18,6 +18,7 @@ from privlearn.core.accounting.guarantee import (
 )
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.transform import public_features
+from privlearn.methods.neighbouring_runs import Attackable
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
@@ -194,8 +195,11 @@ def check_command(said: Statement) -> str:
 
 
 def audit_commands(said: Statement) -> list[str]:
-    """How a release of the plan is attacked, from within the folder; none where it has no steps."""
-    return ["privlearn audit ."] if isinstance(said.plan.trained(said.facts), Plan) else []
+    """How the plan is attacked, from within the folder; none where it does not say how it is run on
+    neighbouring rows.
+    """
+    trained = said.plan.trained(said.facts)
+    return ["privlearn audit ."] if isinstance(trained, Plan | Attackable) else []
 
 
 def lines_of_use(said: Statement) -> list[str]:

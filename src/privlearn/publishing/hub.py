@@ -25,6 +25,7 @@ from privlearn.publishing.folder import (
     read,
 )
 from privlearn.publishing.keys import read_public
+from privlearn.publishing.libraries import require_licence
 from privlearn.publishing.verify import Verification, verify_contents
 
 #: How an address of a repository on the Hub begins.
@@ -66,6 +67,30 @@ class Download:
         contents = read(self.folder)
         strangers = tuple(sorted(self.strangers | set(contents.strangers)))
         return verify_contents(replace(contents, strangers=strangers), trusted, signer)
+
+
+@final
+@dataclass(frozen=True)
+class HubPage:
+    """Where a model is uploaded when it is published, and what its card says there.
+
+    Attributes:
+        name: `owner/name` of the repository, which is made if it is not there.
+        licence: of the model, as the Hub names it (`apache-2.0`), for the head of the card; None:
+            nothing is said.
+        private: whether a new repository is private; None: as the owner's settings on the Hub say.
+
+    Raises:
+        BadInput: no such name, or no name of a licence.
+    """
+
+    name: str
+    licence: str | None = None
+    private: bool | None = None
+
+    def __post_init__(self) -> None:
+        _require_name(self.name)
+        require_licence(self.licence)
 
 
 @final
@@ -168,8 +193,7 @@ def push_to_hub(
         BadInput: no such name, other files are in the repository, no network or no right to write,
             or huggingface_hub is missing.
     """
-    if re.fullmatch(_NAME, name, re.ASCII) is None:
-        raise BadInput(f"{name[:80]!r} is not a repository: expected owner/name")
+    _require_name(name)
     files = _read_verified_files(folder)
     with _asking_the_hub(name) as hub:
         api = hub.HfApi()
@@ -192,6 +216,22 @@ def push_to_hub(
             "verify. Look for a .gitignore in the repository, and push again"
         )
     return commit
+
+
+def require_ready(name: str) -> None:
+    """Refuse what `push_to_hub` would refuse whatever the folder: for those who are about to write
+    it. The Hub is not asked.
+
+    Raises:
+        BadInput: no such name, or huggingface_hub is missing.
+    """
+    _require_name(name)
+    require_package("huggingface_hub")
+
+
+def _require_name(name: str) -> None:
+    if re.fullmatch(_NAME, name, re.ASCII) is None:
+        raise BadInput(f"{name[:80]!r} is not a repository: expected owner/name")
 
 
 def _read_verified_files(folder: str | Path) -> dict[str, bytes]:

@@ -5,13 +5,17 @@ model.
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from privlearn._checks import quoted
 from privlearn._storage import loads
+from privlearn.errors import BadInput
+from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.publishing.folder import ADAPTER, ADAPTER_CONFIG, CONFIG
 
 #: How PEFT calls what an adapter is for, and the class of transformers that loads its base.
@@ -70,6 +74,42 @@ def with_library(card: str, files: Mapping[str, bytes]) -> bytes:
     base = "" if library.base_model is None else f"\nbase_model: {library.base_model}"
     ours, theirs = (f"library_name: {name}" for name in (PRIVLEARN.name, f"{library.name}{base}"))
     return card.replace(ours, theirs, 1).encode()
+
+
+def with_metadata(card: bytes, licence: str | None, metrics: Metrics) -> bytes:
+    """A card whose head says what else hubs read there: the licence, and as a `model-index` the
+    test figures, if they were released with noise.
+
+    Exact figures of test rows are not protected: they stay in the text of the card alone.
+    """
+    lines = [] if licence is None else [f"license: {licence}"]
+    # with a point, or YAML would take them for texts
+    figures = [
+        f'{{"type": "{name}", "value": {value:.6f}}}'
+        for name, value in metrics.figures.items()
+        if re.fullmatch(r"\w+", name, re.ASCII) and math.isfinite(value)
+    ]
+    if metrics.plan is not None and figures:
+        task = "classification" if isinstance(metrics.plan, MetricsPlan) else "regression"
+        lines.append(
+            f'model-index: [{{"name": "model", "results": [{{"task": {{"type": "{task}"}}, '
+            '"dataset": {"type": "private", "name": "test rows"}, '
+            f'"metrics": [{", ".join(figures)}]}}]}}]'
+        )
+    return card.replace(b"\ntags: ", "\n".join(["", *lines, "tags: "]).encode(), 1)
+
+
+def require_licence(licence: str | None) -> None:
+    """Refuse what is no name of a licence.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if licence is not None and re.fullmatch(r"[a-z0-9.-]{1,40}", licence, re.ASCII) is None:
+        raise BadInput(
+            f"licence is {quoted(licence)}: expected a name as model hubs have it, such as "
+            "apache-2.0, mit or other"
+        )
 
 
 def lines_of_use(files: Mapping[str, bytes]) -> list[str]:

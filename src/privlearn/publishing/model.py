@@ -229,9 +229,15 @@ def _by_name(config: Mapping[str, Any], name: str, outputs: int | None) -> nn.Mo
     except BadInput as error:
         if stated is not None:
             raise
+        networks.require_known(name)  # what is wrong with the name itself is said as it is
+        cause = error.__cause__
+        reason = str(error).rstrip(".")  # of privlearn: whole, as it ends with advice
+        if cause is not None:
+            reason = f"{type(cause).__name__}: {shortened(first_line(cause), 80)}"
+            reason = f"model {shortened(name, 60)} failed: {reason}"
         raise BadInput(
-            f"{first_line(error)[:120]}: the folder does not say how many classes there are, so "
-            f"classes is None. Let {name} know the number itself, or publish with classes=K"
+            f"{reason}. The folder does not say how many classes there are, so classes is None: "
+            "let the factory know the number itself, or publish with classes=K"
         ) from error
 
 

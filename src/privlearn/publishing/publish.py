@@ -35,7 +35,11 @@ from privlearn.publishing.folder import (
     RELEASED,
     WEIGHTS,
 )
-from privlearn.publishing.libraries import lines_of_use, with_library
+from privlearn.publishing.libraries import (
+    lines_of_use,
+    with_library,
+    with_metadata,
+)
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
@@ -45,6 +49,8 @@ from privlearn.runs.shards import whole_state
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from privlearn.publishing.hub import HubPage
 
 _TEST_FIGURES = (
     "Give figures of rows that were not trained on, such as test_metrics=pv.evaluate(model, "
@@ -106,6 +112,7 @@ def publish(
     sign: str | Path | SigningKey | None = None,
     weights: Mapping[str, bytes] | None = None,
     audit: AuditReport | None = None,
+    hub: str | HubPage | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model
     card.
@@ -138,11 +145,16 @@ def publish(
             `config.json` among them is completed.
         audit: the report of an attack on the claim (`pv.audit`, `privlearn.auditing`), on rows that
             are made up or public: `audit.json`, a section of the card, and signed with the rest.
+        hub: `owner/name` of a repository of the Hugging Face Hub, to which the folder is then
+            uploaded as by `publishing.hub.push_to_hub`; or a `publishing.hub.HubPage`, which also
+            names the model's licence for the head of the card. None: nothing is uploaded. The head
+            has test figures that were released with noise, too, as a `model-index`.
 
     Raises:
         BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a
-            test figure begins with "train" or "private", no delta is known, or the key cannot be
-            read.
+            test figure begins with "train" or "private", no delta is known, the key cannot be read,
+            `hub` is no such name, or huggingface_hub is missing: before anything is written. Or the
+            upload fails, and the folder is there.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     if not isinstance(result, Result):
@@ -150,6 +162,7 @@ def publish(
             f"result is a {type(result).__name__}: expected what a method such as dpsgd returned"
         )
     path = _require_free(out)
+    on_hub = None if hub is None else _ready_page(hub)
     _require_claimable(result)
     _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
@@ -194,17 +207,54 @@ def publish(
         tuple(lines_of_use(files)) if weights is not None else (),
         config.get("table"),
     )
-    files = _complete(said, files, key, path)
+    files = _complete(said, files, key, path, on_hub)
+    _require_readable(files)
+    new_folder.write(path, files)
+    if result.checkpoint:
+        result.checkpoint.delete()
+    if on_hub is not None:
+        _upload(path, on_hub)
+    return path
+
+
+def _require_readable(files: Mapping[str, bytes]) -> None:
+    """Refuse files that are larger than readers take."""
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
             raise BadInput(
                 f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten "
                 "`data`"
             )
-    new_folder.write(path, files)
-    if result.checkpoint:
-        result.checkpoint.delete()
-    return path
+
+
+def _ready_page(hub: str | HubPage) -> HubPage:
+    """Where the folder will be uploaded.
+
+    Raises:
+        BadInput: no such name, or huggingface_hub is missing.
+    """
+    from privlearn.publishing.hub import HubPage, require_ready  # seldom needed
+
+    on_hub = HubPage(hub) if isinstance(hub, str) else hub
+    require_ready(on_hub.name)
+    return on_hub
+
+
+def _upload(path: Path, on_hub: HubPage) -> None:
+    """Upload the folder that was written; what fails says that it is there.
+
+    Raises:
+        BadInput: it is not uploaded.
+    """
+    from privlearn.publishing.hub import push_to_hub  # seldom needed
+
+    try:
+        push_to_hub(path, on_hub.name, private=on_hub.private)
+    except BadInput as error:
+        raise BadInput(
+            f"{error}. The folder {str(path)[-60:]} is written and complete: "
+            "privlearn.publishing.hub.push_to_hub uploads it"
+        ) from error
 
 
 def _require_claimable(result: Result) -> None:
@@ -237,7 +287,11 @@ def _require_no_diagnostics(*parts: object) -> None:
 
 
 def _complete(
-    said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path
+    said: Statement,
+    files: dict[str, bytes],
+    key: SigningKey | None,
+    path: Path,
+    on_hub: HubPage | None,
 ) -> dict[str, bytes]:
     """All files of a folder: `files`, the audit's report, both cards, and the certificate that
     speaks of them.
@@ -250,7 +304,9 @@ def _complete(
         return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
-    files = files | {CARD: with_library(card.write(said), files if said.use else {})} | report
+    written = with_library(card.write(said), files if said.use else {})
+    licence = None if on_hub is None else on_hub.licence
+    files = files | {CARD: with_metadata(written, licence, said.test_metrics)} | report
     for problem in unfit_files(folder.in_memory(path, files)):
         raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
     checked = verify_contents(folder.in_memory(path, certify(files)))

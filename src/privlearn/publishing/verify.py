@@ -51,9 +51,14 @@ if TYPE_CHECKING:
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
-#: What a card says of who loads the model, and of an adapter's base: no part of the claim.
+#: What a card says of who loads the model, an adapter's base, a licence and test figures: no part
+#: of the claim.
 _LIBRARY = re.compile(
-    rb"\A(---\nlibrary_name: )(?:transformers|peft(?:\nbase_model: [\w./-]+)?)(?=\n)"
+    rb"\A(---\nlibrary_name: )(?:privlearn|transformers|peft(?:\nbase_model: [\w./-]+)?)"
+    rb"(?:\nlicense: [a-z0-9.-]{1,40})?"
+    rb'(?:\nmodel-index: \[{"name": "model", "results": \[{"task": {"type": "[a-z-]+"}, '
+    rb'"dataset": {"type": "private", "name": "test rows"}, "metrics": '
+    rb'\[(?:(?:, )?{"type": "\w+", "value": [0-9.e+-]+})+\]}\]}\])?(?=\n)'
 )
 
 

@@ -41,13 +41,23 @@ from privlearn.training.dpsgd import dpsgd
 #: Trials of a custom function, by default: each may be a whole training.
 _RUNS = 1_000
 _FORMATS = (".md", ".json", ".png")
+#: What of a published plan was attacked.
+_ONE_RELEASE = (
+    "One release of the plan was attacked: the epsilon claimed above is its price, and not that of "
+    "the run."
+)
+_WHOLE_RUN = (
+    "Whole runs of the plan were attacked, on made-up rows: the epsilon claimed above is the price "
+    "of a run, for one example. The lower bound is no guarantee."
+)
 
 
 def run(request: Request) -> int:
     """Print what was found; 1 if the claim is refuted."""
     out = None if request.out is None else _free(Path(request.out))
+    attacked = ""
     if request.folder is not None:
-        report = _attack_published(request)
+        report, attacked = _attack_published(request)
     elif request.code is not None:
         with _run_file(request.code) as definitions:
             report = _of_code(request, definitions)
@@ -67,8 +77,7 @@ def run(request: Request) -> int:
         screen.answers.print(f"  {label:24} {screen.plain(text)}")
     if request.folder is not None:
         screen.answers.print(
-            "One release of the plan was attacked: the epsilon claimed above is its price, and not "
-            "that of the run. This tests the code of this installation, with the numbers of the "
+            f"{attacked} This tests the code of this installation, with the numbers of the "
             "certificate's plan. That the run was by this code is the publisher's word."
         )
     return 0 if report.ok else 1
@@ -123,8 +132,11 @@ def _delta(request: Request, usual: float = 1e-5) -> float:
     return usual if request.delta is None else float(request.delta)
 
 
-def _attack(request: Request, plan: Plan, claimed_at: float = 1e-5, **arguments: Any) -> Audit:
-    with screen.progress_bar("attacking", "steps") as progress:
+def _attack(
+    request: Request, plan: AbstractPlan, claimed_at: float = 1e-5, **arguments: Any
+) -> Audit:
+    unit = "steps" if isinstance(plan, Plan) else "runs"
+    with screen.progress_bar("attacking", unit) as progress:
         return audit(
             plan,
             **arguments,
@@ -136,11 +148,12 @@ def _attack(request: Request, plan: Plan, claimed_at: float = 1e-5, **arguments:
         )
 
 
-def _attack_published(request: Request) -> Audit:
-    """The attack on a release of the plan of a published folder, at the delta that it claims.
+def _attack_published(request: Request) -> tuple[Audit, str]:
+    """The attack on the plan of a published folder, at the delta that it claims; and what of it was
+    attacked.
 
     Raises:
-        BadInput: the folder does not verify, its plan has no releases of gradients, or an option
+        BadInput: the folder does not verify, its plan does not say how it is attacked, or an option
             says what the certificate says.
     """
     for name in ("noise_multiplier", "batch_size", "adjacency", "code", "canaries", "shadows"):
@@ -156,25 +169,22 @@ def _attack_published(request: Request) -> Audit:
             "copy; `privlearn verify` lists all problems"
         )
     plan = _find_training(request.folder, checked.plan)
-    return _attack(request, plan, checked.delta)
+    report = _attack(request, plan, checked.delta)
+    if isinstance(plan, Plan):
+        return report, _ONE_RELEASE
+    return report, _WHOLE_RUN
 
 
-def _find_training(folder: str, plan: AbstractPlan) -> Plan:
-    """The plan whose gradients were released: of a choice among candidates that of the chosen one.
+def _find_training(folder: str, plan: AbstractPlan) -> AbstractPlan:
+    """The plan that trained the model: of a choice among candidates that of the chosen one.
 
     Noise that follows from accuracies is attacked where it starts, and replace-one neighbours as
     zero-out ones, with the same noise multiplier over their sensitivity.
-
-    Raises:
-        BadInput: there is none.
     """
     content = (Path(folder) / CERTIFICATE).read_bytes()
     training = plan.trained(certificate.parse(content)["facts"])
     if not isinstance(training, Plan):
-        raise BadInput(
-            f"the plan of {folder} is a {training.kind}, which releases no gradients: attack the "
-            "code that it is run by, with --code FILE.py that defines run(took_part)"
-        )
+        return training
     if isinstance(training.schedule, ReactingSchedule):
         start = Constant(training.schedule.start)
         training = replace(training, schedule=start, filter=None, budget=None)

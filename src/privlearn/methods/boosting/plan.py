@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from privlearn.core.transform import check_choices
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.boosting.targets import Labels, Target, Values
+
+if TYPE_CHECKING:
+    from privlearn.methods.neighbouring_runs import NeighbouringRuns
 
 #: Histograms that a run releases at most, and numbers in one of them.
 _MOST_RELEASES, _MOST_CELLS = 100_000, 1 << 16
@@ -274,6 +277,12 @@ class BoostingPlan(AbstractPlan):
             return draw.integers(2, size=column.bins(self.bins))
         sides = (np.arange(self.bins) >= draw.integers(1, self.bins)).astype(np.int64)
         return np.concatenate([draw.integers(2, size=1), sides])
+
+    def neighbouring_runs(self) -> NeighbouringRuns:
+        """Its run on made-up rows, for audits: all but the example have the opposite target."""
+        from privlearn.methods.boosting.made_up_columns import runs_of
+
+        return runs_of(self)
 
     def event(self) -> Composed:
         """The histograms of all passes."""

@@ -56,6 +56,11 @@ class Target(ABC):
         """The score before anything was released."""
         return 0.0
 
+    @property
+    @abstractmethod
+    def opposites(self) -> tuple[float, float]:
+        """Two targets whose gradients are opposite, or nearly: for audits."""
+
     @abstractmethod
     def checked(self, y: NDArray[Any]) -> Array:
         """Targets as numbers of the loss, shape (rows,); NaN where a row has none.
@@ -120,6 +125,12 @@ class Labels(Target):
     def widening(self) -> float:
         """K / (K - 1): each score is moved as if the others stood still."""
         return 1.0 if self.classes == 2 else self.classes / (self.classes - 1)
+
+    @property
+    def opposites(self) -> tuple[float, float]:
+        """The class with the largest weight, and the next one."""
+        first = self.weights.index(max(self.weights)) if self.weights else 0
+        return float(first), float((first + 1) % self.classes)
 
     def checked(self, y: NDArray[Any]) -> Array:
         """The classes' numbers."""
@@ -193,6 +204,11 @@ class Values(Target):
                 "first"
             )
 
+    @property
+    def opposites(self) -> tuple[float, float]:
+        """The bounds."""
+        return self.high, self.low
+
     def checked(self, y: NDArray[Any]) -> Array:
         """The values, in units of the bounds."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -236,6 +252,11 @@ class Counts(Target):
     def top(self) -> float:
         """The largest score."""
         return math.log(self.high)
+
+    @property
+    def opposites(self) -> tuple[float, float]:
+        """The bound, and none."""
+        return self.high, 0.0
 
     def checked(self, y: NDArray[Any]) -> Array:
         """The counts, bounded."""

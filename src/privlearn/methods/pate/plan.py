@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypedDict, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, final, get_args
 
 from privlearn._checks import between, count, one_of, positive, probability, with_plain_numbers
 from privlearn._checks import delta as valid_delta
@@ -39,6 +39,9 @@ from privlearn.methods.pate.card_texts import (
     words,
 )
 from privlearn.methods.pate.site_noise import NoiseGrid, SiteNoise, solve_shares
+
+if TYPE_CHECKING:
+    from privlearn.methods.neighbouring_runs import NeighbouringRuns
 
 _MOST = 10**7
 _ASKED = {
@@ -236,6 +239,16 @@ class PatePlan(AbstractPlan):
         if not isinstance(self.aggregate, ConfidentVotes):
             return None
         return GaussianFilter(0.5 * self._weight / self.noise**2)
+
+    def neighbouring_runs(self) -> NeighbouringRuns:
+        """Its questions to made-up teachers, for audits: the example changes all that one says.
+
+        Raises:
+            BadInput: the sites add the noise.
+        """
+        from privlearn.methods.pate.made_up_teachers import runs_of
+
+        return runs_of(self)
 
     def event(self) -> Composed:
         """Everything that the run is charged: one Gaussian release for each query, or the limit of

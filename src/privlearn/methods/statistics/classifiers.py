@@ -256,8 +256,7 @@ def least_squares(
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
     """
-    with opened(plan, LeastSquaresPlan, dataset, ledger, streams) as rows:
-        squares = release_squares(plan, rows.x, rows.y, rows.ledger, rows.stream, rows.prepare)
+    squares, rows = open_squares(plan, dataset, ledger, streams)
     ridge = RIDGE * squares.loudest
     weights = solved(squares, ridge)
     clip = ClipRows(torch.tensor(float(plan.row_norm), device="cpu"))
@@ -265,6 +264,17 @@ def least_squares(
     return linear_result(
         plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": ridge}
     )
+
+
+def open_squares(
+    plan: LeastSquaresPlan, dataset: LabelledRows, ledger: Ledger | None, streams: Streams | None
+) -> tuple[Squares, Opened]:
+    """Release the sums of products that `least_squares` makes its classifier of; arguments and
+    errors as there.
+    """
+    with opened(plan, LeastSquaresPlan, dataset, ledger, streams) as rows:
+        squares = release_squares(plan, rows.x, rows.y, rows.ledger, rows.stream, rows.prepare)
+    return squares, rows
 
 
 def solved(squares: Squares, ridge: float) -> Tensor:

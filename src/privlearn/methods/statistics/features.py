@@ -19,8 +19,8 @@ from torch import Tensor
 from privlearn._display import Described, Summary
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.row_sums import bounded_rows, finite_rows
+from privlearn.core.mechanisms import selection
 from privlearn.core.mechanisms.release import release
-from privlearn.core.mechanisms.selection import randomised, truth
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
@@ -175,7 +175,7 @@ def _undone(reported: Tensor, epsilon: float) -> Tensor:
     """Totals by true class, in expectation, from totals by randomised class, shape (classes,
     ...).
     """
-    true = truth(epsilon, len(reported))
+    true = selection.truth(epsilon, len(reported))
     other = (1 - true) / (len(reported) - 1)
     return (reported - other * reported.sum(0)) / (true - other)
 
@@ -225,7 +225,7 @@ def release_features(
         )
         labels = torch.from_numpy(np.asarray(rows.y).astype(np.int64))
         if plan.label_epsilon is not None:
-            labels = randomised(
+            labels = selection.randomised(
                 labels,
                 present,
                 epsilon=plan.label_epsilon,

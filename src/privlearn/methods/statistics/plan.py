@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypedDict, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, final
 
 from privlearn._checks import between, count, one_of, probability, with_plain_numbers
 from privlearn._public import registered
@@ -26,6 +26,11 @@ from privlearn.core.run_facts import RunFacts
 from privlearn.core.transform import PublicTransform, check_choices, other_features, require_chain
 from privlearn.errors import BadInput
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures
+
+if TYPE_CHECKING:
+    from privlearn.core.accounting.ledger import Ledger
+    from privlearn.core.streams import Streams
+    from privlearn.methods.neighbouring_runs import NeighbouringRuns, Rows
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25
@@ -129,6 +134,23 @@ class StatisticsPlan(AbstractPlan):
     def _at_one(self) -> Self:
         return replace(self, noise_multiplier=1.0)  # type: ignore[type-var]
 
+    def neighbouring_runs(self) -> NeighbouringRuns:
+        """Its run on made-up rows, for audits: the example is beyond all bounds."""
+        from privlearn.methods.statistics.made_up_rows import runs_of
+
+        return runs_of(self)
+
+    @abstractmethod
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """Release what the plan says of rows and their targets, by the function that users
+        call.
+        """
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether what is released may follow from what was released before."""
+        return False
+
     def _rows(self, released: str, features: str, bounds: str) -> list[tuple[str, str]]:
         noise = ("noise multiplier", f"{self.noise:.4g} for all together")
         return [("released", released), ("features kept", features), ("bounds", bounds), noise]
@@ -189,6 +211,12 @@ class LeastSquaresPlan(StatisticsPlan):
             )
         for part in self.split:
             between("a part of the split", part, *PARTS_OF_SPLIT)
+
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """The sums of products, without the classifier that is made of them."""
+        from privlearn.methods.statistics.classifiers import open_squares
+
+        return open_squares(self, rows, ledger, streams)
 
     @property
     def keep(self) -> int:
@@ -291,6 +319,11 @@ class ChoosingPlan(StatisticsPlan):
         """
 
     @property
+    def is_adaptive(self) -> bool:
+        """Whether features are chosen, and something else is released of the chosen ones."""
+        return self.selects and (self._select(1.0).by_gumbel or not self.in_one_release)
+
+    @property
     def selection(self) -> SelectFeatures:
         """The release by which features are chosen, its noise settled."""
         return self._select(self.noise)
@@ -347,6 +380,12 @@ class SelectionPlan(ChoosingPlan):
     def in_one_release(self) -> bool:
         """The selection is all that is released."""
         return True
+
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """`select_features`."""
+        from privlearn.methods.statistics.features import select_features
+
+        return select_features(self, rows, ledger=ledger, streams=streams)
 
     def event(self) -> Composed:
         """The selection."""
@@ -459,6 +498,12 @@ class FisherPlan(KeptFeaturesPlan):
             * math.sqrt((sums + moments) / sums)
         )
 
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """`fisher`."""
+        from privlearn.methods.statistics.classifiers import fisher
+
+        return fisher(self, rows, ledger=ledger, streams=streams)
+
     def event(self) -> Composed:
         """The statistics; by Gumbel noise the selection, and then the statistics of the kept
         features.
@@ -526,6 +571,12 @@ class RowsPlan(KeptFeaturesPlan):
     @property
     def _label_part(self) -> float:
         return self.label_share if self.labels == "randomised" else 0.0
+
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """`release_features`."""
+        from privlearn.methods.statistics.features import release_features
+
+        return release_features(self, rows, ledger=ledger, streams=streams)
 
     def event(self) -> Composed:
         """The selection, the rows, and randomised labels."""

@@ -22,6 +22,7 @@ from privlearn.methods.statistics.plan import StatisticsPlan
 from privlearn.transforms.select import PARTS_OF_SPLIT, SIZES, SPLIT
 
 if TYPE_CHECKING:
+    from privlearn.methods.neighbouring_runs import Rows
     from privlearn.methods.statistics.opening import LabelledRows
     from privlearn.runs.result import Result
 
@@ -83,6 +84,10 @@ class RidgePlan(StatisticsPlan):
             )
         for part in self.split:
             between("a part of the split", part, *PARTS_OF_SPLIT)
+
+    def run_on(self, rows: Rows, ledger: Ledger, streams: Streams) -> object:
+        """`ridge`."""
+        return ridge(self, rows, ledger=ledger, streams=streams)
 
     @property
     def keep(self) -> int:
