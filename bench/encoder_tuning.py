@@ -13,6 +13,7 @@ the rule's. A line is printed for each run.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +30,7 @@ from privlearn.training.planning import batch_size
 from privlearn.transforms import Packaged
 from privlearn.transforms.packaged_networks import PackagedModule, read_network
 
+FEATURES = 1280
 WAYS = ("head", "lora", "block", "whole")
 JUDGED, CLIP, RANK, DELTA = 1000, 1.0, 4, 1e-5
 #: Learning rates that each way has: of the head, and of the encoder over it.
@@ -78,7 +80,7 @@ def adapted(module: nn.Module, rank: int = RANK) -> nn.Module:
     return module
 
 
-def network(way: str, size: int) -> tuple[Tuned, nn.Module]:
+def network_of(way: str, size: int) -> tuple[Tuned, nn.Module]:
     """What is trained, and the fixed layers in front of it."""
     layers = cast(nn.Sequential, read_network(Packaged("mobilenet-v2", size)))
     layers = layers.to(memory_format=torch.contiguous_format).requires_grad_(False)
@@ -89,12 +91,12 @@ def network(way: str, size: int) -> tuple[Tuned, nn.Module]:
         adapted(rest)
     else:
         rest.requires_grad_(True)
-    return Tuned(rest, 1280), first
+    return Tuned(rest, FEATURES), first
 
 
 def rows_of(way: str, size: int, rows: int) -> tuple[Tuned, pv.Dataset, pv.Dataset]:
-    """The network, with its training rows and those that choose; and those that judge."""
-    trained, first = network(way, size)
+    """The network; its training rows with those that choose, and with those that judge."""
+    trained, first = network_of(way, size)
     images = pv.load("cifar10")
     x = torch.from_numpy(np.asarray(images.x[: rows + 2 * JUDGED])).float() / 255
     module = cast(PackagedModule, Packaged("mobilenet-v2", size).module((3, 32, 32)))
@@ -138,7 +140,6 @@ def train(
 ) -> Callable[[int], float]:
     """A run of a seed, from the public start; gives the share that is right."""
     number = data.examples
-    start = {name: value.clone() for name, value in trained.state_dict().items()}
     plan = pv.Plan(
         pv.Poisson(batch_size(number) / number),
         epochs=epochs,
@@ -147,17 +148,17 @@ def train(
     ).calibrate(epsilon=epsilon, delta=DELTA)
 
     def run(seed: int) -> float:
-        trained.load_state_dict(start)
-        head = {id(value) for value in trained.head.parameters()}
+        network = copy.deepcopy(trained)
+        head = {id(value) for value in network.head.parameters()}
         pv.dpsgd(
             plan,
-            trained,
+            network,
             nn.CrossEntropyLoss(reduction="none"),
             data,
             optimizer=partial(descent, head=head, rate=rate, part=part),
             streams=pv.Streams.new(seed),
         )
-        return right(trained, data)
+        return right(network, data)
 
     return run
 

@@ -275,6 +275,12 @@ STUDIES = (
         "small_data:run",
     ),
     Study(
+        "public-encoders",
+        "this library",
+        "encoders that packages ship, on CIFAR-10 and on slices of the hippocampus",
+        "public_encoders:run",
+    ),
+    Study(
         "six-tables",
         "this library",
         "classifiers and regressors of six tables, beside other packages",
