@@ -83,7 +83,8 @@ def adapted(module: nn.Module, rank: int = RANK) -> nn.Module:
 def network_of(way: str, size: int) -> tuple[Tuned, nn.Module]:
     """What is trained, and the fixed layers in front of it."""
     layers = cast(nn.Sequential, read_network(Packaged("mobilenet-v2", size)))
-    layers = layers.to(memory_format=torch.contiguous_format).requires_grad_(False)
+    for value in layers.requires_grad_(False).parameters():
+        value.data = value.data.contiguous()
     torch.manual_seed(0)
     cut = {"head": len(layers), "block": len(layers) - LAST}.get(way, 0)
     first, rest = layers[:cut], layers[cut:]
@@ -101,7 +102,7 @@ def rows_of(way: str, size: int, rows: int) -> tuple[Tuned, pv.Dataset, pv.Datas
     x = torch.from_numpy(np.asarray(images.x[: rows + 2 * JUDGED])).float() / 255
     module = cast(PackagedModule, Packaged("mobilenet-v2", size).module((3, 32, 32)))
     with torch.no_grad():
-        seen = [first(module.prepared(part).contiguous()) for part in x.split(100)]
+        seen = [first(module.prepared(part).contiguous()) for part in torch.split(x, 100)]
     maps = torch.cat(seen).contiguous().numpy()
     y = np.asarray(images.y[: len(maps)]).astype(np.int64)
     ends = (rows, rows + JUDGED, rows + 2 * JUDGED)
@@ -118,7 +119,7 @@ def right(trained: nn.Module, data: pv.Dataset) -> float:
     """The share of the judged rows that are."""
     x, y = data.test_tensors()
     with torch.no_grad():
-        said = torch.cat([trained(part).argmax(1) for part in x.split(100)])
+        said = torch.cat([trained(part).argmax(1) for part in torch.split(x, 100)])
     return float(said.eq(y).double().mean())
 
 

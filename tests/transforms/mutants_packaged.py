@@ -79,8 +79,8 @@ MUTANTS = [
     Mutant(
         "the running mean is not scaled",
         packaged_networks._folded,
-        'running_mean"].double() * scale',
-        'running_mean"].double()',
+        "mean * scale",
+        "mean",
         FOLDED,
     ),
     Mutant(

@@ -20,9 +20,11 @@ from privlearn.core.clipping.model_check import require_per_example
 from privlearn.core.clipping.separation.meeting import name_meeting
 from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
-from privlearn.transforms.packaged import SMALLEST, Packaged
+from privlearn.transforms.packaged import SMALLEST, Packaged, ShippedEncoder
 
 _IMAGES_AT_ONCE = 32
+#: Encoders whose images were seen to have no part in each other's features.
+_TRIED: set[ShippedEncoder] = set()
 #: Of MobileNetV2's blocks: how much wider they are inside, their channels, how many, and the stride
 #: of the first.
 _BLOCKS = (
@@ -110,8 +112,8 @@ class PackagedModule(RowTransform):
         return ((images - mean) / deviation).contiguous(memory_format=torch.channels_last)
 
     def require_per_example(self, row: Tensor) -> None:
-        """Refuse a network in which rows have a part in each other's features. It is tried on the
-        smallest images: it has the same weights at every size.
+        """Refuse a network in which rows have a part in each other's features. It is tried once in
+        a process, on the smallest images: it has the same weights at every size.
 
         Args:
             row: made-up, shape (1, ...), of the shape and type of the rows.
@@ -119,8 +121,12 @@ class PackagedModule(RowTransform):
         Raises:
             NotPerExample: it mixes them.
         """
+        shipped = self.packaged.shipped
+        if shipped in _TRIED:
+            return
         images = self.prepared(row, SMALLEST)
         require_per_example(self._held[0], images, fixed=True, explain=name_meeting)
+        _TRIED.add(shipped)
 
 
 def read_network(packaged: Packaged) -> nn.Module:
@@ -191,7 +197,8 @@ def _folded(
     kernel = weights[f"{convolution}.weight"].double()
     spread = (weights[f"{norm}.running_var"].double() + _NORM_FLOOR).sqrt()
     scale = weights[f"{norm}.weight"].double() / spread
-    bias = weights[f"{norm}.bias"].double() - weights[f"{norm}.running_mean"].double() * scale
+    mean = weights[f"{norm}.running_mean"].double()
+    bias = weights[f"{norm}.bias"].double() - mean * scale
     return _convolution(kernel * scale.view(-1, 1, 1, 1), bias, stride, groups)
 
 
