@@ -279,6 +279,10 @@ STUDIES = (
         "this library",
         "log loss of the defaults, beside that at the best temperature",
         "calibration:run",
+        "public-encoders",
+        "this library",
+        "encoders that packages ship, on CIFAR-10 and on slices of the hippocampus",
+        "public_encoders:run",
     ),
     Study(
         "six-tables",

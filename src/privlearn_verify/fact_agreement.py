@@ -33,6 +33,9 @@ def write_spec(transform: Any) -> str | None:
     kind = transform["kind"]
     if kind in ("external", "precomputed"):
         return ("precomputed by " if kind == "precomputed" else "") + transform["name"]
+    if kind == "packaged":
+        size = f",size={transform['size']}" if transform["size"] else ""
+        return f"package:{transform['encoder']}{size}"
     if kind not in ("norm", "scatter", "scatter-random"):
         return transform.get("spec")
     optional = ("kept", "encoded")  # left out where they are 0

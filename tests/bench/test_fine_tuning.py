@@ -12,6 +12,7 @@ import torch
 
 import privlearn as pv
 from privlearn.transforms import drawn_encoder
+from tests.transforms import made_up_package
 
 BENCH = Path(__file__).parents[2] / "bench"
 KEPT, FIXED = 5, 3
@@ -48,3 +49,52 @@ def test_it_tunes_the_convolution_where_it_has_a_rate(study: Any, rate: float) -
     assert 0 <= study.privately(network, data, 8.0, 1, rate) <= 1
     assert torch.equal(before, network.convolution.weight) == (rate == 0)
     assert not torch.equal(network.head.weight, torch.zeros_like(network.head.weight))
+
+
+def test_each_way_trains_its_part_of_a_packaged_encoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    tuning: Any = importlib.import_module("encoder_tuning")
+    drawn = np.random.default_rng(0)
+    images = pv.Dataset(
+        drawn.integers(0, 256, (100, 3, 32, 32), dtype=np.uint8), np.arange(100) % 10, classes=10
+    )
+    monkeypatch.setattr(pv, "load", lambda name: images)
+    monkeypatch.setattr(tuning, "JUDGED", 20)
+    monkeypatch.setattr(tuning, "read_network", lambda packaged: layers())
+    monkeypatch.setattr(tuning, "FEATURES", 6)
+    with made_up_package.installed():
+        found = {way: tuning.rows_of(way, 32, 60) for way in tuning.WAYS}
+    numbers = {
+        way: sum(value.numel() for value in network.parameters() if value.requires_grad)
+        for way, (network, _, _) in found.items()
+    }
+    head, last, first = 10 * 6 + 10, 4 * 6 + 6, 3 * 4 * 9 + 4
+    assert numbers == {
+        "head": head,
+        "block": head + last,
+        "whole": head + last + first,
+        "lora": head + tuning.RANK * (4 + 6),
+    }
+    images_before = torch.rand(5, 3, 32, 32)
+    scores = {way: network.encoder for way, (network, _, _) in found.items()}
+    # Adapters begin at nothing.
+    torch.testing.assert_close(scores["lora"](images_before), scores["whole"](images_before))
+    for network, chooses, judges in found.values():
+        assert not np.array_equal(chooses.x_test, judges.x_test)
+        assert np.array_equal(chooses.x, judges.x)
+        run = tuning.train(network, chooses, epsilon=8.0, epochs=1, rate=0.1, part=0.1)
+        assert run(0) == run(0)
+
+
+def layers() -> torch.nn.Sequential:
+    """An encoder of two convolutions, of which the last three layers are the last block."""
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 8, 1),
+        torch.nn.ReLU(),
+        torch.nn.Identity(),
+        torch.nn.Conv2d(4, 6, 1),
+        torch.nn.ReLU(),
+    )

@@ -621,6 +621,7 @@ def features(folder: Path) -> dict[str, Call]:
         ),
         "transforms.Moments": Call(tf.Moments, features=5, noise_multiplier=3.0, row_norm=1.0),
         "transforms.Normalised": Call(tf.Normalised, power=0.5),
+        "transforms.Packaged": Call(tf.Packaged, encoder="vgg16", size=0),
         "transforms.Precomputed": Call(tf.Precomputed, name="a"),
         "transforms.PrivatePCA": Call(tf.PrivatePCA, components=2, noise_multiplier=3.0),
         "transforms.RandomUnits": Call(

@@ -34,6 +34,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import pca
 from privlearn.transforms.specs import parse
 from tests.support.steps import EachStep
+from tests.transforms import made_up_package
 from tests.transforms.checks_encoders import few_images
 
 IMAGE, NUMBERS = (3, 16, 16), (12,)
@@ -71,6 +72,7 @@ KINDS = {
     ),
     "norm": Kind(TRANSFORMS.RowNorm(power=0.5), IMAGE),
     "external": Kind(TRANSFORMS.External(f"{__name__}:own_encoder"), NUMBERS),
+    "packaged": Kind(TRANSFORMS.Packaged(made_up_package.TAKEN, 64), IMAGE),
     "precomputed": Kind(TRANSFORMS.Precomputed("a net of ours", "ab" * 32), (2, 6)),
     "pca": Kind(TRANSFORMS.PrivatePCA(4, 3.0), NUMBERS),
     "moments": Kind(TRANSFORMS.Moments(12, 3.0, 2.0), NUMBERS),
@@ -83,6 +85,13 @@ KINDS = {
     ),
 }
 of_each = pytest.mark.parametrize("name", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def made_up() -> Iterator[None]:
+    """A package that ships an encoder is installed."""
+    with made_up_package.installed():
+        yield
 
 
 def rows(shape: tuple[int, ...], seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -114,7 +123,11 @@ def test_what_is_written_is_read_back(name: str) -> None:
     assert base.from_json(own.to_json()) == own
     if isinstance(
         own,
-        TRANSFORMS.Scatter | TRANSFORMS.ScatterRandom | TRANSFORMS.RowNorm | TRANSFORMS.External,
+        TRANSFORMS.Scatter
+        | TRANSFORMS.ScatterRandom
+        | TRANSFORMS.RowNorm
+        | TRANSFORMS.External
+        | TRANSFORMS.Packaged,
     ):
         assert parse(own.spec) == own
     with pytest.raises(BadInput):
@@ -136,7 +149,10 @@ def test_an_example_is_transformed_by_itself_to_the_declared_shape(name: str) ->
     others[4] = x[4]
     torch.testing.assert_close(module(others)[4], made[4], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(module(x[4:5])[0], made[4], rtol=1e-3, atol=1e-3)
-    if "scatter" not in name and name != "external":  # whose numbers are of single precision
+    if "scatter" not in name and name not in (
+        "external",
+        "packaged",
+    ):  # whose numbers are of single precision
         require_per_example(module, x[:1], fixed=True)
 
 

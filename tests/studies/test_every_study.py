@@ -83,6 +83,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "dpmac": _of_dpmac,
     "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
     "small-data, plain": lambda run: run.but(first=150),
+    "public-encoders": lambda run: run.but(epsilon=8.0, number=20),
     "six-tables": lambda run: run.but(epsilon=3.0, first=150),
     "calibration": lambda run: run.but(epsilon=3.0, first=150),
     "correlated noise": lambda run: run.but(

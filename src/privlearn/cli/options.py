@@ -763,6 +763,7 @@ def _network() -> tuple[Option, ...]:
             "public features to learn from: scatter:J=2,kept=1000, "
             "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, "
             "images in colour, and 256 numbers or more, with a linear model), raw, "
+            "package:mobilenet-v2 or package:vgg16 (of a package that ships one), "
             "package.module:function, which returns a module, a FOLDER of them, or pca:L (as "
             "--pca L)",
             part="plan",

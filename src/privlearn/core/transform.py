@@ -29,7 +29,7 @@ _MOST_IN_FRONT = 6
 #: A certificate lists so many chosen features, the best first. The weights hold all of them.
 MOST_CHOSEN = 10_000
 #: The modules in which they are defined; none of them imports torch.
-_HOMES = ("moments", "pca", "select", "sources", "specs")
+_HOMES = ("moments", "packaged", "pca", "select", "sources", "specs")
 
 
 class Transform(ABC):

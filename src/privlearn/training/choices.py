@@ -70,8 +70,8 @@ class Facts:
 
     @property
     def features(self) -> str | None:
-        """The spec of the public features; None: there are none."""
-        return self.front[-1].spec if self.front else None
+        """The specs of the public features; None: there are none."""
+        return ", then ".join(each.spec for each in self.front) or None
 
     @property
     def public_norm(self) -> float | None:

@@ -5,6 +5,7 @@ from privlearn.transforms.chain import feature_cache as feature_cache
 from privlearn.transforms.chain import read_features as read_features
 from privlearn.transforms.modules import Normalised as Normalised
 from privlearn.transforms.moments import Moments as Moments
+from privlearn.transforms.packaged import Packaged as Packaged
 from privlearn.transforms.pca import PrivatePCA as PrivatePCA
 from privlearn.transforms.precomputed import FeatureFolder as FeatureFolder
 from privlearn.transforms.precomputed import save_features as save_features

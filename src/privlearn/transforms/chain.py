@@ -21,7 +21,7 @@ from privlearn.core.transform import PublicTransform
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.precomputed import FeatureFolder, is_folder
-from privlearn.transforms.specs import parse
+from privlearn.transforms.specs import RowNorm, parse
 
 
 @checked
@@ -31,7 +31,7 @@ def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransfor
 
     Args:
         features: as `parse` reads them, or a folder of features that were made elsewhere
-            (`save_features`).
+            (`save_features`). Features of a packaged encoder are evened out by `RowNorm`.
         dataset: the rows.
 
     Raises:
@@ -46,7 +46,10 @@ def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransfor
         folder = FeatureFolder.read(features)
         return (folder.encoder,), folder.of(dataset)
     transform = parse(features)
-    return () if transform is None else (transform,), dataset
+    if transform is None:
+        return (), dataset
+    evened = (RowNorm(),) if transform.kind == "packaged" else ()  # as suits features of networks
+    return (transform, *evened), dataset
 
 
 _KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = ContextVar(

@@ -440,7 +440,7 @@ def parse(spec: str) -> PublicTransform | None:
 
     Args:
         spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`,
-            `scatter-random:J=2,units=400,mirror=1,kept=2000`, `norm:power=0.5`, or
+            `scatter-random:J=2,units=400,mirror=1,kept=2000`, `norm:power=0.5`, `package:NAME`, or
             `package.module:function`.
 
     Raises:
@@ -455,6 +455,10 @@ def parse(spec: str) -> PublicTransform | None:
             "encoder. Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or "
             "features='pca:L' to pv.train"
         )
+    if name == "package":
+        from privlearn.transforms.packaged import Packaged
+
+        return Packaged.parse(spec)
     if name in _BY_NUMBERS:
         kind = _BY_NUMBERS[name]
         from privlearn._short_specs import parse_spec  # only where a text is given
@@ -477,8 +481,8 @@ def parse(spec: str) -> PublicTransform | None:
         return External(spec)
     raise BadInput(
         f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, "
-        f"{ScatterRandom().spec}, norm:power=0.5, pca:L (a release), package.module:function, or a "
-        "folder",
+        f"{ScatterRandom().spec}, norm:power=0.5, pca:L (a release), package:NAME, "
+        "package.module:function, or a folder",
         spec=spec,
     )
 
