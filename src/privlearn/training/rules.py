@@ -99,7 +99,7 @@ class Settled:
 
     @property
     def optimizer(self) -> str:
-        """The name of a class of torch.optim."""
+        """The name of a class of torch.optim or `privlearn.optim`, with its numbers."""
         return self.request.optimizer or "SGD"
 
     @property
@@ -123,7 +123,8 @@ class Settled:
         rate = learning_rate(
             optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm
         )
-        return self.head.usual_rate(rate, self.plan.clip.clip_norm) if optimizer == "SGD" else rate
+        like_sgd = usual_rate_of(optimizer) is None
+        return self.head.usual_rate(rate, self.plan.clip.clip_norm) if like_sgd else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
         """Every setting, the learning rate being for initial weights of that norm."""
@@ -476,6 +477,18 @@ def _why_features(spec: str) -> str:
     return f"images: a linear model learns best from them{fewer}"
 
 
+def usual_rate_of(optimizer: str) -> float | None:
+    """The learning rate of an optimizer of that class by default; None: that of the rule for SGD,
+    which follows from the noise.
+    """
+    if optimizer == "SGD":
+        return None
+    from privlearn.optim import noise_aware  # torch, which a price does not need
+
+    kind = noise_aware.kinds().get(optimizer.lower())
+    return _ADAPTIVE_RATE if kind is None else kind.usual_rate
+
+
 def learning_rate(
     optimizer: str,
     plan: Plan,
@@ -490,18 +503,19 @@ def learning_rate(
     weight in each step; the rate is set so that this gathers to 0.3 over the run (0.6 for a linear
     model, which is convex; where the norm of its rows is public, so that it gathers to 5 in the
     score of a row). Networks other than fully connected ones never step further than their initial
-    weights are long. Adaptive optimizers get a constant.
+    weights are long. Adaptive optimizers get a constant, and those of `privlearn.optim` what
+    their classes say.
 
     Args:
-        optimizer: the name of a class of torch.optim.
+        optimizer: the name of a class of torch.optim or `privlearn.optim`.
         plan: the settled plan.
         examples: the declared number of examples.
         model: the model's spec.
         initial_norm: the L2 norm of the initial weights.
         row_norm: the L2 norm of all rows of features, where they are normalised one by one.
     """
-    if optimizer != "SGD":
-        return _ADAPTIVE_RATE
+    if (usual := usual_rate_of(optimizer)) is not None:
+        return usual
     # Noise that reacts never exceeds its start.
     expected = [plan.schedule.start] * plan.epochs if plan.reacts else plan.noise_multipliers()
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]

@@ -159,6 +159,8 @@ class Run(BaseRun):
                 ledger=session.account,
                 stream=self._noise.stream,
             )
+            scale = task.gradients.scale / task.divisor
+            self._descent.expect_noise(batch.noise_multiplier * clipped.sensitivity * scale)
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
