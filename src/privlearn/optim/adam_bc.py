@@ -43,16 +43,16 @@ class AdamBC(NoiseAware):
             private run, which says what the noise is.
     """
 
-    usual_rate: ClassVar[float | None] = 0.005
+    usual_rate: ClassVar[float | None] = 0.01
     needs_noise: ClassVar[bool] = True
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.005,
+        lr: float = 0.01,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
-        floor: float = 0.1,
+        floor: float = 0.3,
         eps: float = 1e-8,
     ) -> None:
         between("lr", lr, 0.0, 3e38)
