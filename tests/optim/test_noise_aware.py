@@ -18,10 +18,12 @@ from privlearn.neighbours import ReleaseRecorder, compare_runs
 from privlearn.optim import AdamBC, DiSK, NoiseAware
 from privlearn.sklearn import DPLogisticRegression
 from privlearn.training.train import optimizer_at, optimizer_kind
-from tests.descent.checks_weights import DATA, X, Y
 from tests.optim.checks_steps import OURS, descended, network, plan_of
 
 BATCH, ROWS, CLIP = 8.0, 32, 0.05
+X = np.random.default_rng(0).uniform(-1, 1, size=(1200, 4)).astype(np.float32)
+Y = (X @ np.array([2.0, -1.5, 1.0, 0.0]) > 0).astype(np.int64)
+DATA = pv.Dataset(X, Y, classes=2, low=-1.0, high=1.0)
 
 
 def trained(**choices: Any) -> pv.Result:
@@ -38,8 +40,7 @@ def accuracy(model: nn.Module) -> float:
 def test_by_name_with_the_usual_learning_rate(name: str) -> None:
     result = trained(optimizer=name)
     assert result.facts["optimizer"]["name"].lower() == name
-    assert accuracy(result.model) > np.mean(Y == 0) + 0.02
-    assert accuracy(result.model) > accuracy(trained().model) - 0.02
+    assert accuracy(result.model) > max(0.8, accuracy(trained().model) - 0.03)
 
 
 def test_numbers_behind_the_name() -> None:
@@ -100,7 +101,7 @@ def test_torch_has_its_own_names() -> None:
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
-    options = ["--data", str(tmp_path / "rows.npz"), "--classes", "2", "--bounds", "-1", "1"]
+    options = ["--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range=-1,1"]
     target = ["--epsilon", "3", "--delta", "1e-4", "--out", str(tmp_path / "model")]
     code = main(["train", *options, *target, "--optimizer", "disk:kappa=0.3", "--explain"])
     printed = capsys.readouterr()
