@@ -1,4 +1,4 @@
-"""What other steps on the same noisy gradients bring: optimizers at equal epsilon, with equal tries."""
+"""What other steps on the same noisy gradients bring, at equal epsilon and with equal tries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ WAYS = {
     ),
     "DiSK": Way({}, tuple((f"disk:kappa={k}", rate) for k in (0.5, 0.1) for rate in (0.7, 2.0))),
     "Adam": Way({}, tuple(("Adam", rate) for rate in (1 / 3, 1.0, 3.0, 10.0))),
-    "DP-AdamBC": Way({}, tuple(("adambc", rate) for rate in (0.2, 0.5, 1.5, 5.0))),
+    "DP-AdamBC": Way({}, tuple(("adambc", rate) for rate in (0.5, 1.0, 2.0, 4.0))),
 }
 _Cell = tuple[str, float, str]
 _Reached = dict[_Cell, list[Outcome]]

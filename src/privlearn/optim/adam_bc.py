@@ -11,6 +11,9 @@ from privlearn._checks import between
 from privlearn.errors import BadInput
 from privlearn.optim.noise_aware import NoiseAware
 
+#: The least corrected second moment, as a share of the noise's variance.
+_FLOOR = 0.3
+
 
 @final
 class AdamBC(NoiseAware):
@@ -43,7 +46,6 @@ class AdamBC(NoiseAware):
             private run, which says what the noise is.
     """
 
-    usual_rate: ClassVar[float | None] = 0.01
     needs_noise: ClassVar[bool] = True
 
     def __init__(
@@ -52,7 +54,7 @@ class AdamBC(NoiseAware):
         lr: float = 0.01,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
-        floor: float = 0.3,
+        floor: float = _FLOOR,
         eps: float = 1e-8,
     ) -> None:
         between("lr", lr, 0.0, 3e38)
@@ -66,6 +68,11 @@ class AdamBC(NoiseAware):
         between("eps", eps, 0.0, 1.0)
         super().__init__(params, {"lr": lr, "betas": betas, "floor": floor, "eps": eps})
         self._deviation: float | None = None
+
+    @classmethod
+    def usual_rate(cls, rate: float, deviation: float) -> float:
+        """Where the second moment is at its floor, steps are as long as those of SGD."""
+        return rate * deviation * _FLOOR**0.5
 
     def expect_noise(self, deviation: float) -> None:
         """The gradients of the next step have noise of this standard deviation."""

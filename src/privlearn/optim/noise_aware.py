@@ -28,15 +28,23 @@ class NoiseAware(torch.optim.Optimizer):
     are clipped there: the sensitivity stays the clipping norm.
 
     Attributes:
-        usual_rate: the learning rate by default; None: that of the rule for SGD.
         needs_noise: whether it refuses noise that is correlated over steps: its variance is not
             what `expect_noise` says.
         moves: whether `before_gradients` moves the weights.
     """
 
-    usual_rate: ClassVar[float | None] = None
     needs_noise: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+
+    @classmethod
+    def usual_rate(cls, rate: float, deviation: float) -> float:
+        """The learning rate by default.
+
+        Args:
+            rate: that of SGD, by the rule (docs/settings.md).
+            deviation: of the noise in each number of a gradient, in the first epoch.
+        """
+        return rate
 
     def require_known_noise(self, plan: Any) -> None:
         """Refuse noise that is correlated over steps where its variance is needed.
