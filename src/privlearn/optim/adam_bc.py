@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, final
 
@@ -72,7 +73,7 @@ class AdamBC(NoiseAware):
     @classmethod
     def usual_rate(cls, rate: float, deviation: float) -> float:
         """Where the second moment is at its floor, steps are as long as those of SGD."""
-        return rate * deviation * _FLOOR**0.5
+        return rate * deviation * math.sqrt(_FLOOR)
 
     def expect_noise(self, deviation: float) -> None:
         """The gradients of the next step have noise of this standard deviation."""
