@@ -140,7 +140,11 @@ MUTANTS = [
         STEPS,
     ),
     Mutant(
-        "settings may change in a step", optimizers.Descent.at, "any(a is not b", "any(False", STEPS
+        "settings may change in a step",
+        optimizers.Descent.at,
+        "[*map(id, now)] !=",
+        "[*map(id, self._values)] !=",
+        STEPS,
     ),
     Mutant(
         "numbers of a script's tensors are plain",

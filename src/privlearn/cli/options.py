@@ -787,7 +787,8 @@ def _descent() -> tuple[Option, ...]:
         Option(
             "optimizer",
             "NAME",
-            "a class of torch.optim (default: SGD; Adam for dpmac)",
+            "a class of torch.optim or privlearn.optim, such as Adam or disk:kappa=0.3 (default: "
+            "SGD; Adam for dpmac)",
             candidate=True,
         ),
         Option(

@@ -294,6 +294,12 @@ class _FederatedRun:
         session.count_examples(federation.clients, None)
         session.draws(federation.clients)
         self.optimizer = optimizer_from(server_optimizer, list(self.trained.values()))
+        if getattr(self.optimizer, "moves", False):
+            raise BadInput(
+                f"server_optimizer is {type(self.optimizer).__name__}, which has gradients "
+                "computed at other weights than it steps from, and clients begin at the model's: "
+                "expected another, such as torch.optim.SGD"
+            )
         self.descent = Descent(self.optimizer, Constant(), list(self.trained.values()), session)
         self.noise = planned_noise(plan, session, federation.clients, self.steps)
         self.kept, self.norms = _KeptSum(), Scalars([self.clip.clip_norm])
@@ -385,6 +391,7 @@ class _FederatedRun:
                 ledger=session.account,
                 stream=self.noise.stream,
             )
+            self.descent.expect_noise(noise_multiplier * bounded.sensitivity / self.divisor)
             self._put_gradient(noisy, on)
             self.optimizer.step()
         self.kept.forget()

@@ -74,8 +74,7 @@ class Descent:
 
     Attributes:
         schedule: of its learning rates.
-        refusal: what is said of a step that is not the run's, on gradients or none; empty where
-            those on gradients alone are refused.
+        refusal: what is said of any step that is not the run's; empty: of those on gradients.
     """
 
     def __init__(
@@ -97,6 +96,8 @@ class Descent:
         watch_figures(self)
         self._look_for_earlier_runs()
         inner = self.optimizer
+        self._aware: Any = inner if hasattr(inner, "before_gradients") else None
+        self._tell("require_known_noise", session.plan)
         if isinstance(inner, torch.optim.Optimizer):
             if not hasattr(inner, _RUN):
                 inner.register_step_pre_hook(_refuse_foreign_gradients)
@@ -148,6 +149,7 @@ class Descent:
             parameter.grad = total
         self._stepping = True
         try:
+            self._tell("before_gradients")
             with self.trace.in_a_step():
                 yield
         except RuntimeError as error:
@@ -157,18 +159,26 @@ class Descent:
             raise
         finally:
             self._stepping = False
+            self._tell("after_gradients")
             for parameter in self._parameters:
                 parameter.grad = None
             self.seen()
             if self.trace.denied_in_a_step:
                 self._session.claim_nothing(self.trace.denied_in_a_step)
 
+    def expect_noise(self, deviation: float) -> None:
+        """Say the standard deviation of the noise in each number of the step's gradients."""
+        self._tell("expect_noise", deviation)
+
+    def _tell(self, what: str, *values: Any) -> None:
+        """Call this method of an optimizer of `privlearn.optim`; others have none."""
+        if self._aware is not None:
+            getattr(self._aware, what)(*values)
+
     def at(self, epochs: float) -> None:
         """Set the learning rates for a moment of the run, in the midst of a step."""
         now = _values(self._optimizer)
-        if len(now) != len(self._values) or any(
-            a is not b for a, b in zip(now, self._values, strict=True)
-        ):
+        if [*map(id, now)] != [*map(id, self._values)]:
             self._session.claim_nothing(
                 "the optimizer's settings were changed while a step's gradients were computed, "
                 "where private rows are at hand: let a scheduler step between two steps"
@@ -309,12 +319,8 @@ def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None
 
 def _values(optimizer: torch.optim.Optimizer) -> list[Any]:
     """The settings of an optimizer's groups, one after the other."""
-    return [
-        value
-        for group in optimizer.param_groups
-        for name, value in group.items()
-        if name != "params"
-    ]
+    groups = optimizer.param_groups
+    return [value for group in groups for name, value in group.items() if name != "params"]
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> str:

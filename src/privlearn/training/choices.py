@@ -111,7 +111,8 @@ class TrainRequest(PrivacyConfig):
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
         coordinate_bound: declared bound on single numbers, for `select`.
         criterion: what features are selected by: `distance`, `t` or `welch`.
-        optimizer: the name of a class of torch.optim.
+        optimizer: the name of a class of torch.optim, or of `privlearn.optim` (`disk`, `adambc`),
+            with numbers that it takes: `disk:kappa=0.3`.
         learning_rate: its learning rate.
         momentum: of SGD.
         learning_rate_schedule: the learning rate over the epochs, as `schedule`.

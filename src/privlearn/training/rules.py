@@ -43,6 +43,8 @@ PCA_NOISE = 16.0
 SELECT_SHARE = 0.2
 
 _ADAPTIVE_RATE = 0.015
+#: Asked for most often, and none of `privlearn.optim`.
+_OF_TORCH = ("SGD", "Adam", "AdamW")
 #: The noise that may gather in a weight over a run, before the learning rate decays.
 _GATHERED, _GATHERED_LINEAR = 0.3, 0.6
 #: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of
@@ -99,7 +101,7 @@ class Settled:
 
     @property
     def optimizer(self) -> str:
-        """The name of a class of torch.optim."""
+        """The name of a class of torch.optim or `privlearn.optim`, with its numbers."""
         return self.request.optimizer or "SGD"
 
     @property
@@ -123,7 +125,8 @@ class Settled:
         rate = learning_rate(
             optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm
         )
-        return self.head.usual_rate(rate, self.plan.clip.clip_norm) if optimizer == "SGD" else rate
+        by_rule = optimizer == "SGD" or _own_kind(optimizer) is not None
+        return self.head.usual_rate(rate, self.plan.clip.clip_norm) if by_rule else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
         """Every setting, the learning rate being for initial weights of that norm."""
@@ -476,6 +479,15 @@ def _why_features(spec: str) -> str:
     return f"images: a linear model learns best from them{fewer}"
 
 
+def _own_kind(optimizer: str) -> Any:
+    """The class of `privlearn.optim` of that name; None for those of torch.optim."""
+    if optimizer in _OF_TORCH:
+        return None
+    from privlearn.optim import noise_aware  # torch, which a price does not need
+
+    return noise_aware.kinds().get(optimizer.lower())
+
+
 def learning_rate(
     optimizer: str,
     plan: Plan,
@@ -490,17 +502,19 @@ def learning_rate(
     weight in each step; the rate is set so that this gathers to 0.3 over the run (0.6 for a linear
     model, which is convex; where the norm of its rows is public, so that it gathers to 5 in the
     score of a row). Networks other than fully connected ones never step further than their initial
-    weights are long. Adaptive optimizers get a constant.
+    weights are long. Adaptive optimizers get a constant, and those of `privlearn.optim` what
+    their classes make of the rate of SGD.
 
     Args:
-        optimizer: the name of a class of torch.optim.
+        optimizer: the name of a class of torch.optim or `privlearn.optim`.
         plan: the settled plan.
         examples: the declared number of examples.
         model: the model's spec.
         initial_norm: the L2 norm of the initial weights.
         row_norm: the L2 norm of all rows of features, where they are normalised one by one.
     """
-    if optimizer != "SGD":
+    kind = _own_kind(optimizer)
+    if optimizer != "SGD" and kind is None:
         return _ADAPTIVE_RATE
     # Noise that reacts never exceeds its start.
     expected = [plan.schedule.start] * plan.epochs if plan.reacts else plan.noise_multipliers()
@@ -516,6 +530,10 @@ def learning_rate(
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     if model == "linear" and row_norm is not None:
         gathered = GATHERED_IN_SCORES / row_norm
-    step = gathered * plan.sampling.expected_batch_size(examples) / walk
+    batch = plan.sampling.expected_batch_size(examples)
     limit = math.inf if kind_of(model) in ("linear", "mlp") else initial_norm
-    return min(step, limit) / plan.clip.clip_norm
+    rate = min(gathered * batch / walk, limit) / plan.clip.clip_norm
+    if kind is None:
+        return rate
+    usual: float = kind.usual_rate(rate, plan.clip.clip_norm * sigmas[0] / batch)
+    return usual

@@ -56,11 +56,9 @@ class Run(BaseRun):
         data: rows: see `runs.given`.
         compute: how to compute: `config`, or the fields of `runs.compute.ComputeConfig` by their
             names; and `average`.
-        optimizer: one of torch.optim, made from the model's parameters; or a function that makes
-            it of them. By default SGD at a public rate.
-        learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its
-            value at epoch 0. By default an optimizer that was given keeps the script's own rates,
-            which a scheduler of torch may change.
+        optimizer: made from the model's parameters; or a function that makes it. By default SGD.
+        learning_rate_schedule: learning rates are multiplied by its value over that at epoch 0. By
+            default an optimizer that was given keeps its own, which a scheduler may change.
         validation: for `schedules.Validation` without noise: rows declared public,
             `Dataset(..., public=True)`.
         delta: where `spent` and `publish` state epsilon; by default at the plan's.
@@ -159,6 +157,8 @@ class Run(BaseRun):
                 ledger=session.account,
                 stream=self._noise.stream,
             )
+            scale = task.gradients.scale / task.divisor
+            self._descent.expect_noise(batch.noise_multiplier * clipped.sensitivity * scale)
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from privlearn._checks import checked, one_of
+from privlearn._short_specs import parse_spec
 from privlearn.core.accounting.account import Planned
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.accounting.ledger import Ledger
@@ -362,43 +363,50 @@ def network(
     return built
 
 
-def optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
-    """The class of torch.optim of that name.
+def optimizer_kind(spec: str) -> type[torch.optim.Optimizer]:
+    """The class of torch.optim, or of `privlearn.optim`, of that name, whatever numbers follow it.
 
     Raises:
         BadInput: there is none, or it does not step on dense gradients.
     """
-    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(
-        name.lower()
-    )
+    from privlearn.optim import noise_aware  # which imports every optimizer of ours
+
+    name, _ = parse_spec("optimizer", spec)
+    kinds = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}
+    kind = (noise_aware.kinds() | kinds).get(name.lower())
     unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
     if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
         raise BadInput(
-            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on "
-            "dense gradients, for example SGD or Adam"
+            f"optimizer {name[:40]!r} cannot be used: expected a class of torch.optim that steps "
+            f"on dense gradients, for example SGD or Adam, or {' or '.join(noise_aware.kinds())}"
         )
     return kind
 
 
 def optimizer_at(
-    kind: type[torch.optim.Optimizer],
-    parameters: Iterable[nn.Parameter],
-    rate: float,
-    momentum: float | None,
+    spec: str, parameters: Iterable[nn.Parameter], rate: float, momentum: float | None
 ) -> torch.optim.Optimizer:
-    """An optimizer of that class.
+    """An optimizer by its name, with the numbers that follow it: `disk:kappa=0.3`.
 
     Raises:
-        BadInput: the class does not take these settings.
+        BadInput: there is none of that name, or it does not take these settings.
     """
-    settings: dict[str, Any] = (
-        {"lr": rate} if momentum is None else {"lr": rate, "momentum": momentum}
-    )
+    kind = optimizer_kind(spec)
+    _, numbers = parse_spec("optimizer", spec)
+    if {"lr", "momentum"} & numbers.keys():
+        raise BadInput(
+            f"optimizer {spec[:60]!r} sets a rate: expected learning_rate=L or momentum=M as an "
+            "argument of its own"
+        )
+    settings: dict[str, Any] = {"lr": rate, **numbers}
+    if momentum is not None:
+        settings["momentum"] = momentum
     try:
         optimizer: torch.optim.Optimizer = kind(parameters, **settings)
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"optimizer {kind.__name__} cannot be made with {settings}: {error}"
+            f"optimizer {kind.__name__} cannot be made with {settings}: {first_line(error)}. "
+            "Expected settings that the class takes"
         ) from error
     return optimizer
 
@@ -412,7 +420,7 @@ def optimizer_of(settled: Settled) -> Callable[[Iterable[nn.Parameter]], torch.o
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         trained = list(parameters)
         rate = settled.learning_rate(kind.__name__, length_of(trained))
-        return optimizer_at(kind, trained, rate, settled.request.momentum)
+        return optimizer_at(settled.optimizer, trained, rate, settled.request.momentum)
 
     return make
 

@@ -421,6 +421,11 @@ class ClippedGradients:
             torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in self.parameters.values()
         ]
 
+    @property
+    def scale(self) -> float:
+        """What `released` multiplies the next sums by: public."""
+        return self.clip.clip_norm / self.clip_norm if isinstance(self.clip, Quantile) else 1.0
+
     def released(self, noisy: Sequence[Tensor], batch: float) -> Sequence[Tensor]:
         """Take what was released for this clip's own use, and return the gradients' part.
 
@@ -434,7 +439,7 @@ class ClippedGradients:
         if not isinstance(self.clip, Quantile):
             return sums
         for total in sums:
-            total.mul_(self.clip.clip_norm / self.clip_norm)
+            total.mul_(self.scale)
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
         return sums
 

@@ -38,6 +38,7 @@ from privlearn.methods.dpmac.expansion import SQUARED, Output, WeightSteps, outp
 from privlearn.methods.dpmac.network import Activations, Layer, LayerDiagnostics, layers_of
 from privlearn.methods.dpmac.sums import BatchDerivatives
 from privlearn.models.networks import layers_text
+from privlearn.optim.noise_aware import require_plain_optimizer
 from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
@@ -161,6 +162,7 @@ def dpmac(
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
     descent = optimizer_from(optimizer, task.parameters)
+    require_plain_optimizer(descent, "dpmac")
     run_facts = task.facts(session, descent, learning_rate_schedule)
     calls.begin(session, task.steps, descent)
     task.train(

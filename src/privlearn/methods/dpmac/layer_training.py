@@ -89,7 +89,8 @@ def train_layers(
             "classes=K, target_bounds=(low, high) or target_ranges={name: (low, high)}"
         )
     head = settled.head(vars(data))
-    kind = optimizer_kind(options.optimizer or OPTIMIZER)
+    name = options.optimizer or OPTIMIZER
+    kind = optimizer_kind(name)
     if kind is torch.optim.SGD and options.learning_rate is None:
         raise BadInput(
             "dpmac has no rule for SGD's learning rate: give learning_rate=L, or leave out "
@@ -108,7 +109,7 @@ def train_layers(
         partial(_network_for, options.model, head, streams),
         _LOSSES[settled.head],
         replace(data, y=head.prepared(data.y), target_bounds=None, target_ranges=()),
-        optimizer=lambda parameters: optimizer_at(kind, parameters, rate, options.momentum),
+        optimizer=lambda parameters: optimizer_at(name, parameters, rate, options.momentum),
         learning_rate_schedule=falling
         if options.learning_rate_schedule is None
         else settled.learning_rate_schedule,
