@@ -240,7 +240,7 @@ def _require_images(shape: Shape) -> None:
     )
     if not sized or (len(shape) == 3 and shape[0] not in _CHANNELS):
         raise BadInput(
-            f"examples of shape {shape} are no images for a packaged encoder: expected (height, "
-            f"width), or (channels, height, width) with 1 or 3 channels, of {_LEAST_PIXELS} to "
-            f"{_MOST_PIXELS} pixels"
+            f"examples of shape {shape} can't be seen by a packaged encoder: expected images, "
+            "(height, width) or (channels, height, width) with 1 or 3 channels, of "
+            f"{_LEAST_PIXELS} to {_MOST_PIXELS} pixels"
         )
