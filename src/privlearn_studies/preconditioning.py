@@ -75,8 +75,8 @@ class Task:
     rows: int
     public: int
     rates: tuple[float, ...]
-    epsilons: tuple[float, ...] = (0.5, 2.0, 8.0)
-    ways: tuple[str, ...] = tuple(WAYS)
+    epsilons: tuple[float, ...] = (0.5, 8.0)
+    ways: tuple[str, ...] = tuple(WAYS)[:3]
     seeds: int = 10
 
 
@@ -84,11 +84,9 @@ _IMAGES, _TABLES = (10.0, 30.0, 90.0), (20.0, 60.0, 180.0)
 TASKS = {
     "breast cancer, linear": Task("breast-cancer", "linear", 355, 100, _TABLES),
     "adult, linear": Task("adult", "linear", 4000, 1000, _TABLES),
-    "digits, 64-32-10": Task("digits", "mlp:32", 1137, 300, _IMAGES),
-    "MNIST, 784-100-10": Task(
-        "mnist", "mlp:100", 2000, 1000, _IMAGES, (2.0, 8.0), tuple(WAYS)[:3]
-    ),
-    "digits, WRN-10-1": Task("digits", None, 1137, 0, _IMAGES[:2], (8.0,), tuple(BLOCKS), 5),
+    "digits, 64-32-10": Task("digits", "mlp:32", 1137, 300, _IMAGES, ways=tuple(WAYS)),
+    "MNIST, 784-100-10": Task("mnist", "mlp:100", 2000, 1000, _IMAGES, (8.0,), seeds=5),
+    "digits, WRN-10-1": Task("digits", None, 1137, 0, _IMAGES[:2], (8.0,), tuple(BLOCKS), 3),
 }
 _SEEDS, _QUICK_SEEDS, _QUICK_ROWS = 10, 2, 300
 _HELD_SHARE = 5

@@ -118,7 +118,8 @@ def _pink(white: Tensor) -> Tensor:
     images = torch.fft.ifft2(torch.fft.fft2(white) / frequency).real.flatten(1)
     images = images - images.mean(1, keepdim=True)
     deviation = images.std(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
-    return (images / deviation).reshape(white.shape)
+    scaled: Tensor = images / deviation
+    return scaled.reshape(white.shape)
 
 
 @final
@@ -189,8 +190,8 @@ class Preconditioned(nn.Module):
         }
         layer: nn.Linear | nn.Conv2d
         if self._is_convolution:
-            channels, *sizes = self._kernel
-            layer = nn.Conv2d(channels, len(rows), tuple(sizes), **self._places, **settings)
+            channels, height, width = self._kernel
+            layer = nn.Conv2d(channels, len(rows), (height, width), **self._places, **settings)
         else:
             layer = nn.Linear(rows.shape[1], len(rows), **settings)
         layer.weight.copy_(rows.view_as(layer.weight))
@@ -244,8 +245,9 @@ def precondition(
     between("power", power, 0.0, 1.0)
     between("damping", damping, 1e-6, 1e6)
     if isinstance(inputs, Dataset):
-        rows, words = _declared_rows(inputs, private, shape), (
-            f"{len(inputs.x)} rows that the publisher declares public ({inputs.name})"
+        rows, words = (
+            _declared_rows(inputs, private, shape),
+            (f"{len(inputs.x)} rows that the publisher declares public ({inputs.name})"),
         )
     else:
         rows, words = inputs.draw(tuple(shape)), inputs.words
@@ -337,8 +339,8 @@ def _declared_rows(inputs: Dataset, private: Dataset | None, shape: tuple[int, .
         )
     if private is None:
         raise BadInput(
-            "inputs that are declared public are compared with the private rows: expected private=, "
-            "the data that will be trained on, beside them"
+            "inputs that are declared public are compared with the private rows: expected "
+            "private=, the data that will be trained on, beside them"
         )
     require_others(inputs.x, private.x, "the inputs that curvature is estimated on")
     rows = as_tensor(inputs.x, whole_is_float=True).float()
@@ -377,14 +379,15 @@ class _Moments:
         self._layer = layer
         outputs, inputs = layer.weight.flatten(1).shape
         place: dict[str, Any] = {"dtype": torch.float64, "device": layer.weight.device}
-        self._sum, self._squares = torch.zeros(inputs, **place), torch.zeros(inputs, inputs, **place)
+        self._sum = torch.zeros(inputs, **place)
+        self._squares = torch.zeros(inputs, inputs, **place)
         self._flows = torch.zeros(outputs, outputs, **place)
         self.positions = 0
 
     def watch(self, _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
         """A hook on the layer's forward pass."""
         x = inputs[0].detach()
-        outputs.register_hook(lambda flow: self._add(x, flow.detach()))
+        outputs.register_hook(lambda flow: self._add(x, flow.detach()))  # type: ignore[no-untyped-call]
 
     def _add(self, x: Tensor, flow: Tensor) -> None:
         layer = self._layer

@@ -32,7 +32,8 @@ class StandardisedConv2d(nn.Conv2d):
         mean = self.weight.mean((1, 2, 3), keepdim=True)
         variance = self.weight.var((1, 2, 3), keepdim=True, unbiased=False)
         scale = (variance * self.weight[0].numel() + _EPS).rsqrt()
-        return self._conv_forward(x, (self.weight - mean) * scale, self.bias)
+        maps: Tensor = self._conv_forward(x, (self.weight - mean) * scale, self.bias)
+        return maps
 
 
 @final
@@ -75,8 +76,10 @@ class ResidualBlock(nn.Module):
         """The block's maps."""
         maps = self.first(x)
         shortcut = x if self.shortcut is None else self.shortcut(maps)
-        added = shortcut + self.body(maps)
-        return added if self.scale is None else self.scale(added)
+        added: Tensor = shortcut + self.body(maps)
+        if self.scale is not None:
+            added = self.scale(added)
+        return added
 
 
 @with_plain_numbers
