@@ -265,7 +265,7 @@ STUDIES = (
     Study(
         "preconditioning",
         "Molina Van den Bosch et al. 2026",
-        "curvature of drawn noise and of public rows, and scale norm, beside plain DP-SGD",
+        "public curvature and scale norm beside plain DP-SGD",
         "preconditioning:run",
     ),
     Study(

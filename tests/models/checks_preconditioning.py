@@ -15,6 +15,7 @@ import privlearn as pv
 from privlearn.errors import BadInput
 from privlearn.models.preconditioning import Preconditioned
 from privlearn.neighbours import ReleaseRecorder
+from privlearn.publishing.folder import CERTIFICATE
 from tests.neighbours.loops import BATCH, CLIP, ROWS, compare_loop
 from tests.support.checks import check, must_raise
 
@@ -138,11 +139,13 @@ def check_inputs_are_white_behind_the_root_of_their_covariance() -> None:
     white = (x - written.mean) @ written.inward.T
     moment = second_moment(white)
     assert torch.allclose(moment / moment.diagonal().mean(), torch.eye(5), atol=0.01), moment
-    scores = layer(x).detach()
-    chances = scores.softmax(1)
+    chances = layer(x).detach().double().softmax(1)
     # that of labels drawn by the scores, in expectation
     fisher = torch.diag(chances.mean(0)) - second_moment(chances)
-    traces = (moment.trace(), (written.outward @ fisher @ written.outward.T).trace())
+    damped: Any = pv.models.precondition(layer, inputs, (5,), private=drawn_data(), power=0.5)
+    moment = second_moment((x - damped.mean) @ damped.inward.T)
+    outward = damped.outward.double()
+    traces = (moment.trace(), (outward @ fisher @ outward.T).trace())
     before = (second_moment(x - x.mean(0)).trace(), fisher.trace())
     ratio = float(traces[0] * traces[1] / (before[0] * before[1]))
     assert 0.9 < ratio < 1.1, ratio
@@ -159,7 +162,7 @@ def check_certificates_say_what_curvature_is_of() -> None:
             unfolded = must_raise(BadInput, lambda: pv.publish(result, Path(place, "unfolded")))  # noqa: B023
             assert "pv.models.fold" in str(unfolded)
             folder = pv.publish(pv.models.fold(result), Path(place, "model"))
-            certificate = json.loads((folder / "certificate.json").read_text("utf-8"))
+            certificate = json.loads((folder / CERTIFICATE).read_text("utf-8"))
             assert words in certificate["facts"]["preconditioned_by"]
             assert words in (folder / "README.md").read_text("utf-8").replace("\\", "")
             assert not pv.verify(folder).problems

@@ -263,7 +263,7 @@ def precondition(
         written.train(is_training)
     for name, moment in moments.items():
         if moment.positions:
-            _replace(written, name, moment.layer_of(power, damping, words))
+            written = _replace(written, name, moment.layer_of(power, damping, words))
     if not any(isinstance(part, Preconditioned) for part in written.modules()):
         raise BadInput(
             "the model has no layer that can be written in other coordinates: expected nn.Linear "
@@ -322,11 +322,9 @@ def stated(model: nn.Module) -> str:
 
 def _fold(model: nn.Module) -> nn.Module:
     plain = copy.deepcopy(model)
-    if isinstance(plain, Preconditioned):
-        return plain.folded()
     for name, part in list(plain.named_modules()):
         if isinstance(part, Preconditioned):
-            _replace(plain, name, part.folded())
+            plain = _replace(plain, name, part.folded())
     return plain
 
 
@@ -483,6 +481,10 @@ def _run(model: nn.Module, moments: dict[str, _Moments], rows: Tensor, seed: int
             hook.remove()
 
 
-def _replace(model: nn.Module, name: str, layer: nn.Module) -> None:
+def _replace(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+    """The model with another layer of that name; the layer, where it is the model itself."""
+    if not name:
+        return layer
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, layer)
+    return model
