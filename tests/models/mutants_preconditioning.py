@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "the private rows are taken for public ones",
         preconditioning._declared_rows,
-        "require_others(inputs.x, private.x, \"the inputs that curvature is estimated on\")",
+        'require_others(inputs.x, private.x, "the inputs that curvature is estimated on")',
         "pass",
         DECLARED,
     ),
