@@ -90,6 +90,7 @@ class DrawnInputs:
         """What a certificate says of them."""
         return f"{self.number} drawn inputs ({self.kind} noise), no row of any data"
 
+    @checked
     def draw(self, shape: tuple[int, ...]) -> Tensor:
         """The inputs, shape (number, *shape), on the processor.
 
