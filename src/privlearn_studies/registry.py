@@ -263,6 +263,12 @@ STUDIES = (
         "correlated:run",
     ),
     Study(
+        "preconditioning",
+        "Molina Van den Bosch et al. 2026",
+        "public curvature and scale norm beside plain DP-SGD",
+        "preconditioning:run",
+    ),
+    Study(
         "persons",
         "Charles et al. 2024",
         "persons with 1 to 64 rows: rows are drawn, or persons",

@@ -443,6 +443,39 @@ def parts() -> dict[str, Call]:
             classes=3,
             rng=Made(np.random.default_rng, 0),
         ),
+        "models.DrawnInputs": Call(
+            pv.models.DrawnInputs, kind="white", number=9, low=0.0, high=1.0, seed=1
+        ),
+        "models.DrawnInputs.draw": Call(
+            pv.models.DrawnInputs.draw, on=Made(pv.models.DrawnInputs, "white", 9), shape=(5,)
+        ),
+        "models.fold": Call(
+            pv.models.fold,
+            trained=Made(
+                lambda: pv.models.precondition(linear(), pv.models.DrawnInputs("white", 9), (5,))
+            ),
+        ),
+        "models.precondition": Call(
+            pv.models.precondition,
+            model=Made(linear),
+            inputs=Made(pv.models.DrawnInputs, "white", 9),
+            shape=(5,),
+            private=None,
+            power=0.5,
+            damping=1.0,
+            seed=1,
+        ),
+        "models.wide_resnet": Call(
+            pv.models.wide_resnet,
+            input_shape=(8, 8),
+            classes=3,
+            depth=10,
+            width=1,
+            channels=4,
+            groups=2,
+            standardised=True,
+            scale_norm=False,
+        ),
         "models.replace_batch_norm": Call(
             pv.models.replace_batch_norm, model=Made(nn.BatchNorm1d, 4), frozen=False, groups=2
         ),

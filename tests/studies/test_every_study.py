@@ -89,6 +89,13 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "correlated noise": lambda run: run.but(
         network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1
     ),
+    "preconditioning": lambda run: run.but(
+        task="digits, 64-32-10",
+        epsilon=8.0,
+        way="drawn noise",
+        rate=30.0,
+        first=100,
+    ),
     "persons": lambda run: run.but(epsilon=8.0, first=300, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(

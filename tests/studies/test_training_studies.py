@@ -67,6 +67,7 @@ class MadeUp(runs.Runs):
             "small-data, plain": self._plain,
             "six-tables": self._table,
             "correlated noise": self._correlated,
+            "preconditioning": self._preconditioned,
             "persons": self._persons,
         }
         return {
@@ -90,6 +91,11 @@ class MadeUp(runs.Runs):
     def _correlated(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(
             accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4
+        )
+
+    def _preconditioned(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(
+            accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, weights=2410
         )
 
     def _persons(self, call: Call, draw: np.random.Generator) -> Outcome:

@@ -91,6 +91,7 @@ class GradientFacts(RunFacts, total=False):
     optimizer: Open
     learning_rate_schedule: str
     rates_declared_public: list[str]
+    preconditioned_by: str
     precision: Literal["float32", "bf16"]
     augmentation_copies: Annotated[int, Within(1, 1e6)]
     augmentation: str

@@ -502,6 +502,7 @@ def _augmentation(summary: str, facts: dict[str, Any]) -> Iterator[tuple[str, st
 _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
     "public_features": _public_features,
     "public_start": _public_start,
+    "preconditioned_by": lambda value, _: iter([("preconditioned by curvature on", value)]),
     "optimizer": _optimizer,
     "steps": lambda value, facts: iter([("steps", f"{value}, on {facts['examples']} examples")]),
     "processes": lambda value, _: iter([("processes", f"{value}, which together took each step")]),

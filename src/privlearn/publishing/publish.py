@@ -262,6 +262,11 @@ def _require_claimable(result: Result) -> None:
     if "unclaimed" in result.facts:
         raise BadInput(f"nothing can be claimed for this model: {result.facts['unclaimed']}")
     result.require_unchanged()
+    if any(hasattr(part, "preconditioned_by") for part in result.model.modules()):
+        raise BadInput(
+            "layers of the model are in coordinates of public curvature, and the result does not "
+            "state what that was estimated on: expected pv.models.fold(result), the ordinary model"
+        )
 
 
 def _require_no_diagnostics(*parts: object) -> None:
