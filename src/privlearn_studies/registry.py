@@ -285,6 +285,8 @@ STUDIES = (
         "this library",
         "log loss of the defaults, beside that at the best temperature",
         "calibration:run",
+    ),
+    Study(
         "public-encoders",
         "this library",
         "encoders that packages ship, on CIFAR-10 and on slices of the hippocampus",
