@@ -117,14 +117,10 @@ def step_variants(
     opacus = {"needs": ("opacus",), "peer": True}
     return [
         of_steps(network, PLAIN, steps.plain, device),
-        private("privlearn, clip and update", steps.by_privlearn()),
         private("privlearn, secure noise", steps.by_privlearn("secure")),
+        private("privlearn, clip and update", steps.by_privlearn()),
         private("privlearn, fast noise", steps.by_privlearn("fast")),
-        private(
-            "privlearn, fast kernels",
-            steps.by_privlearn(fast_kernels=True),
-            peer=not steps.FAST_KERNELS,
-        ),
+        private("privlearn, stock products", steps.by_privlearn("secure", False)),
         private("Opacus, hooks", heavy(steps.by_opacus_hooks), **opacus),
         private("Opacus, ghost clipping", steps.by_opacus_ghost, **opacus),
         private("torch.func, vmap of grad", heavy(steps.by_vmap), peer=True),

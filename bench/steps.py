@@ -83,7 +83,7 @@ def _clipped_gradients(
     return ClippedGradients(model, losses, Flat(network.clip), Adjacency.ADD_REMOVE, **options)
 
 
-def by_privlearn(noise: str = "none", fast_kernels: bool | None = False) -> Maker:
+def by_privlearn(noise: str = "none", fast_kernels: bool | None = None) -> Maker:
     """privlearn, clipping flat.
 
     Args:
