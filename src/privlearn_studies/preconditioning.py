@@ -17,8 +17,8 @@ from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.models.networks import build
-from privlearn.models.preconditioning import DrawnInputs, fold, precondition
 from privlearn.models.residual import wide_resnet
+from privlearn.training.preconditioning import DrawnInputs, fold, precondition
 from privlearn.training.train import train as train_by_rule
 from privlearn_studies.charts import CYCLE, Across, Curve, Figure, Panel
 from privlearn_studies.report import (

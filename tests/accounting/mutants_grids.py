@@ -165,7 +165,8 @@ MUTANTS = [
         "the Gaussian curve as it is computed",
         zcdp.gaussian_epsilon,
         "gaussian_delta_bound(mu, epsilon) <= delta",
-        "gaussian_delta(mu, epsilon) <= delta",
+        "ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)) "
+        "<= delta",
         GAUSSIAN,
     ),
     Mutant(

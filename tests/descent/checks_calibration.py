@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.core.clipping.evaluation import Gains, OwnSteps
+from privlearn.core.clipping.evaluation import Gains
+from privlearn.core.clipping.own_steps import OwnSteps
 from privlearn.core.temperature import GRID, Temperature
 from privlearn_studies.calibration import GOAL, best_temperature, log_loss
 from tests.support.checks import check

@@ -46,6 +46,7 @@ from privlearn.training.validation import ReactingNoise
 from tests.descent.checks_leaks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
 from tests.runs.checks_resuming import Run, folder, in_a_child, weights
 from tests.support.checks import check, must_raise
+from tests.support.gaussian import gaussian_delta
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 
 SAMPLERS = [sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(5), sampling.FullBatch()]
@@ -280,7 +281,7 @@ def check_gaussian_filters_are_exact() -> None:
         for epsilon in (0.5, 2.0, 4.0):
             excess = np.maximum(0.0, -np.expm1(epsilon - loss))
             error = float(excess.std()) / math.sqrt(len(excess))
-            assert excess.mean() < zcdp.gaussian_delta(mu, epsilon) + 5 * error
+            assert excess.mean() < gaussian_delta(mu, epsilon) + 5 * error
 
 
 def _loss_of_an_analyst(

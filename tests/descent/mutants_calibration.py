@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.core import temperature
-from privlearn.core.clipping import evaluation
+from privlearn.core.clipping import evaluation, own_steps
 from privlearn.training import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
@@ -28,28 +28,28 @@ MUTANTS = [
     ),
     Mutant(
         "own steps are taken the wrong way",
-        evaluation.OwnSteps.movement,
+        own_steps.OwnSteps.movement,
         "* errors /",
         "* -errors /",
         OWN,
     ),
     Mutant(
         "the bias does not count",
-        evaluation.OwnSteps.movement,
+        own_steps.OwnSteps.movement,
         " + self.bias)",
         ")",
         OWN,
     ),
     Mutant(
         "own gradients are not clipped",
-        evaluation.OwnSteps.movement,
+        own_steps.OwnSteps.movement,
         ".clamp(max=self.clip_norm)",
         "",
         OWN,
     ),
     Mutant(
         "own steps have no limit",
-        evaluation.OwnSteps.movement,
+        own_steps.OwnSteps.movement,
         "moved / (1 + moved / most)",
         "(moved + 0 * most)",
         OWN,

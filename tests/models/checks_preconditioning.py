@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.errors import BadInput
-from privlearn.models.preconditioning import Preconditioned
 from privlearn.neighbours import ReleaseRecorder
 from privlearn.publishing.folder import CERTIFICATE
+from privlearn.training.preconditioning import Preconditioned
 from tests.neighbours.loops import BATCH, CLIP, ROWS, compare_loop
 from tests.support.checks import check, must_raise
 

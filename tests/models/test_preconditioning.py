@@ -9,7 +9,7 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.errors import BadInput
-from privlearn.models.preconditioning import Preconditioned
+from privlearn.training.preconditioning import Preconditioned
 from tests.models import checks_preconditioning as checks
 from tests.support.checks import CHECKS
 

@@ -3,7 +3,7 @@ from privlearn.models.networks import build as build
 from privlearn.models.networks import volume_decoder as volume_decoder
 from privlearn.models.networks import volume_encoder as volume_encoder
 from privlearn.models.norms import replace_batch_norm as replace_batch_norm
-from privlearn.models.preconditioning import DrawnInputs as DrawnInputs
-from privlearn.models.preconditioning import fold as fold
-from privlearn.models.preconditioning import precondition as precondition
 from privlearn.models.residual import wide_resnet as wide_resnet
+from privlearn.training.preconditioning import DrawnInputs as DrawnInputs
+from privlearn.training.preconditioning import fold as fold
+from privlearn.training.preconditioning import precondition as precondition

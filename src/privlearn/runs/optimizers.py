@@ -74,6 +74,7 @@ class Descent:
 
     Attributes:
         schedule: of its learning rates.
+        optimizer: itself, or the one inside one that Accelerate prepared.
         refusal: what is said of any step that is not the run's; empty: of those on gradients.
     """
 
@@ -95,6 +96,7 @@ class Descent:
         self.refusal = ""
         watch_figures(self)
         self._look_for_earlier_runs()
+        self.optimizer: Any = getattr(optimizer, "optimizer", optimizer)
         inner = self.optimizer
         self._aware: Any = inner if hasattr(inner, "before_gradients") else None
         self._tell("require_known_noise", session.plan)
@@ -127,11 +129,6 @@ class Descent:
                 PrivacyWarning,
                 stacklevel=4,
             )
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer; the one inside one that Accelerate prepared."""
-        return getattr(self._optimizer, "optimizer", self._optimizer)
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
@@ -325,10 +322,7 @@ def _values(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def _settings(optimizer: torch.optim.Optimizer) -> str:
     """The settings of an optimizer's groups, its learning rates among them, as text to compare."""
-    groups = [
-        {name: value for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     return json.dumps(
         groups, default=lambda value: float(value) if isinstance(value, Tensor) else str(value)
     )

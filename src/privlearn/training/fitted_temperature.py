@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.core.clipping.clips import Flat
-from privlearn.core.clipping.evaluation import Gains, OwnSteps, evaluating
+from privlearn.core.clipping.evaluation import Gains, evaluating
 from privlearn.core.mechanisms.release import release
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
@@ -18,6 +18,7 @@ from privlearn.errors import BadInput
 from privlearn.training.centring import CLIP_NORM
 
 if TYPE_CHECKING:
+    from privlearn.core.clipping.own_steps import OwnSteps
     from privlearn.runs.optimizers import Descent
     from privlearn.runs.session import TrainingSession
     from privlearn.training.task import Task
@@ -124,6 +125,8 @@ class FittedTemperature:
         rates = sum_rates(self._descent, plan.epochs, task.steps)
         if not math.isfinite(rates):
             return None
+        from privlearn.core.clipping.own_steps import OwnSteps  # for a temperature alone
+
         bias, examples = layer.bias is not None, task.examples
         most = OWN_MOST * (layer.in_features + bias) / examples
         return OwnSteps(rates / examples, plan.clip.clip_norm, bias, most)

@@ -52,18 +52,10 @@ def gaussian_mu(event: Event) -> float | None:
     return math.sqrt(math.fsum(known)) * (1 + 6 * _UNIT) if len(known) == len(squares) else None
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of a Gaussian mechanism with sensitivity over noise `mu`; exact (Balle and
-    Wang 2018, Thm 8).
-    """
-    if mu == 0.0:
-        return 0.0
-    upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(max(0.0, ndtr(upper) - math.exp(min(epsilon + log_ndtr(lower), 0.0))))
-
-
 def gaussian_delta_bound(mu: float, epsilon: float) -> float:
-    """`gaussian_delta`, at epsilon >= 0, and all that rounding may take off it."""
+    """delta(epsilon) of a Gaussian mechanism with sensitivity over noise `mu`, at epsilon >= 0
+    (Balle and Wang 2018, Thm 8), and all that rounding may take off it.
+    """
     if mu == 0.0:
         return 0.0
     upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2

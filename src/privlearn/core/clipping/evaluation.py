@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from privlearn.core.memory import is_of_memory, require_memory
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
 from privlearn.core.temperature import GRID, LEAST_GAIN, NORM
+
+if TYPE_CHECKING:
+    from privlearn.core.clipping.own_steps import OwnSteps
 
 #: What a right answer counts, and a wrong one the same below zero: one example moves the count by
 #: at most 1/2.
@@ -222,46 +225,6 @@ class RightAnswers:
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         """The answers in scores of shape (rows, classes)."""
         return torch.where(scored.argmax(1) == labels, 1, -1)
-
-
-@final
-@dataclass(frozen=True)
-class OwnSteps:
-    """How far plain SGD on one linear layer moved the scores of an example by its own gradients.
-
-    Each time an example was drawn, its clipped gradient moved the weights along its own row, and
-    thereby its own scores: a training example's loss is less than that of a new one. To first
-    order, and in expectation, all its steps moved them by its last gradient times the sum of the
-    learning rates over the number of examples. Other examples' steps undo some of it, all the more
-    the fewer weights there are.
-
-    Attributes:
-        rates: the sum of the learning rates of all steps, over the public number of examples.
-        clip_norm: of gradients.
-        bias: whether the layer has one.
-        most: the most that is left of the movement, over the temperature.
-    """
-
-    rates: float
-    clip_norm: float
-    bias: bool
-    most: float
-
-    def movement(self, scored: Tensor, labels: Tensor, x: Tensor) -> Tensor:
-        """The movement of each row's scores away from its label, (temperatures, rows, classes).
-
-        Args:
-            scored: by the layer, shape (rows, classes), in double precision.
-            labels: whole numbers from 0 to classes - 1, shape (rows,).
-            x: what the layer was given, shape (rows, ...).
-        """
-        errors = scored.softmax(1) - torch.nn.functional.one_hot(labels, scored.shape[1])
-        norms = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
-        lengths = (x.flatten(1).double().square().sum(1, keepdim=True) + self.bias).sqrt()
-        moved = self.rates * lengths * (norms * lengths).clamp(max=self.clip_norm)
-        most = self.most * torch.from_numpy(GRID)[:, None, None]
-        left: Tensor = moved / (1 + moved / most) * errors / norms.clamp(min=1e-12)
-        return left
 
 
 @final

@@ -99,11 +99,9 @@ class _OneDNN(Kernels):
             super().add_outer(g, a, into)
         else:
             split = self._own(len(g))
-            if g.shape[1] >= 3 * a.shape[1]:
-                # oneDNN takes less time for a product with few rows than with few columns.
-                into += _product(a[:split].T, g[:split].T, None).T
-            else:
-                into += _product(g[:split].T, a[:split].T, None)
+            one, other = g[:split].T, a[:split].T
+            few = len(one) >= 3 * len(other)  # few rows take less time than few columns
+            into += _product(other, one, None).T if few else _product(one, other, None)
             if split < len(g):
                 into.addmm_(g[split:].T, a[split:])
 

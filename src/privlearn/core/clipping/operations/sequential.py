@@ -30,8 +30,6 @@ from privlearn.core.devices import on_processor
 from privlearn.core.precision import full_precision
 
 _aten = torch.ops.aten
-#: Channels from which maxima are computed faster with channels last, copies included.
-_CHANNELS_AT_ONCE = 8
 #: What a layer gave, what its backward pass needs, and whether nothing else holds what it gave.
 _Given = tuple[Tensor, tuple[Tensor, ...], bool]
 
@@ -95,10 +93,9 @@ class MaxPool:
 
     def forward(self, layer: Any, x: Tensor, free: bool) -> _Given:
         """The maxima; the input and their places are held."""
-        rows = x
-        if on_processor(x) and x.dim() == 4 and x.shape[1] >= _CHANNELS_AT_ONCE:
-            # PyTorch takes several channels at once only where channels come last.
-            rows = x.contiguous(memory_format=torch.channels_last)
+        # PyTorch takes several channels at once where they come last: faster from 8 on, copied.
+        many = on_processor(x) and x.dim() == 4 and x.shape[1] >= 8
+        rows = x.contiguous(memory_format=torch.channels_last) if many else x
         pooled = _aten.max_pool2d_with_indices(rows, *self._sizes(layer))
         out, places = (numbers.contiguous() for numbers in pooled)
         return out, (x, places), True
