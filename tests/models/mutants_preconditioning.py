@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.models import preconditioning
 from privlearn.publishing import publish
+from privlearn.training import preconditioning
 from tests.support.mutant import Mutant, suite_of
 
 DECLARED = "check_curvature_is_of_rows_that_are_declared_public"
