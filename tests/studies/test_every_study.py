@@ -87,6 +87,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "correlated noise": lambda run: run.but(
         network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1
     ),
+    "better-steps": lambda run: run.but(epsilon=2.0, first=120, epochs=1, rate=1.0),
     "persons": lambda run: run.but(epsilon=8.0, first=300, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(

@@ -67,6 +67,7 @@ class MadeUp(runs.Runs):
             "small-data, plain": self._plain,
             "six-tables": self._table,
             "correlated noise": self._correlated,
+            "better-steps": self._steps,
             "persons": self._persons,
         }
         return {
@@ -91,6 +92,9 @@ class MadeUp(runs.Runs):
         return Outcome(
             accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4
         )
+
+    def _steps(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(figure=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0)
 
     def _persons(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(
