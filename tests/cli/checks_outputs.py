@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import privlearn as pv
 from privlearn._texts import for_code, for_markdown, for_yaml
 from privlearn.cli import main, screen
-from privlearn.cli.options import COMMANDS, options_of
 from privlearn.core.accounting.events import compose
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
@@ -146,32 +145,3 @@ def check_texts_are_escaped_for_markdown_code_and_yaml() -> None:
     assert for_yaml("one person (up to 3 rows)") == "one person (up to 3 rows)"
     assert for_yaml(1e-05) == "1e-05"
     assert for_yaml("a: b").startswith('"')
-
-
-def refused(*arguments: str) -> tuple[str, str]:
-    """What a command prints that ends with exit code 2: its answer, and its message."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert main(list(arguments)) == 2, arguments
-    return out.getvalue(), err.getvalue()
-
-
-@check
-def check_bad_input_is_answered_in_json_where_that_is_asked_for() -> None:
-    """By every command that has --json, whether its options cannot be read or its files are not
-    there; by none without it.
-    """
-    in_json = [command for command in COMMANDS if "json" in options_of(command)]
-    cases = [(command, "--no-such-option") for command in in_json]
-    with TemporaryDirectory() as place:
-        nowhere = str(Path(place) / "nowhere")
-        for case in [*cases, ("verify", nowhere), ("audit", nowhere), ("ledger", nowhere)]:
-            answer, message = refused(*case, "--json")
-            assert json.loads(answer) == {
-                "ok": False,
-                "error": message.removeprefix("privlearn: ").rstrip("\n"),
-            }, case
-            assert refused(*case)[0] == "", case
-    without = next(command for command in COMMANDS if command not in in_json)
-    assert refused(without, "--json")[0] == ""
-    assert refused("no-such-command", "--json")[0] == ""

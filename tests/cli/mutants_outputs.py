@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import _texts, cli
+from privlearn import _texts
 from privlearn.cli import screen
 from privlearn.publishing import card, page
 from tests.support.mutant import Mutant, suite_of
@@ -46,20 +46,6 @@ MUTANTS = [
         "code keeps control characters", _texts.for_code, "printable(text)", "str(text)", ESCAPED
     ),
     Mutant("YAML is not quoted", _texts.for_yaml, "if plain else", "if True else", ESCAPED),
-    Mutant(
-        "bad input has no answer in JSON",
-        cli.main,
-        "_answer_in_json(words, message)",
-        "pass",
-        "check_bad_input_is_answered_in_json_where_that_is_asked_for",
-    ),
-    Mutant(
-        "bad input is answered in JSON unasked",
-        cli._answer_in_json,
-        '"--json" in words and',
-        "",
-        "check_bad_input_is_answered_in_json_where_that_is_asked_for",
-    ),
 ]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

@@ -50,7 +50,6 @@ STILL: dict[str, set[str]] = {
         "laws/test_reprs.py: blocks, boosting, fisher, gradients, least-squares, metrics, pate, "
         "random-stopping, ridge,",
     },
-    "transforms": {"laws/test_transform_kinds.py: clip, external, moments, norm, pca, scale"},
 }
 
 

@@ -65,7 +65,7 @@ _OTHERS = {
 }
 _OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
 _OTHERS |= {neighbours_plugin.OPTION}  # of pytest
-_OTHERS |= {"--index-url", "--recipe", "--rm"}  # of pip, rattler-build and docker
+_OTHERS |= {"--index-url", "--no-deps", "--recipe", "--rm"}  # of pip, rattler-build and docker
 _OTHERS |= {
     "--enable-supernode-auth",
     "--ssl-ca-certfile",

@@ -35,6 +35,7 @@ BARE = {
     "Unflatten",
     "Identity",
     "ReLU",
+    "ReLU6",
     "Tanh",
     "Dropout",
     "MaxPool2d",
@@ -43,7 +44,7 @@ BARE = {
     "BCEWithLogitsLoss",
 }
 #: Files whose layers are built in a block of `devices.building`.
-BUILT = {"models/networks.py"}
+BUILT = {"models/networks.py", "models/residual.py"}
 
 #: Operations with an argument that is called as an index and is none that a row chooses, and why.
 SAFE = {

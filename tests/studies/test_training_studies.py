@@ -70,6 +70,8 @@ class MadeUp(runs.Runs):
             "preconditioning": self._preconditioned,
             "better-steps": self._steps,
             "persons": self._persons,
+            "calibration": self._calibrated,
+            "public-encoders": self._encoded,
         }
         return {
             call: [
@@ -101,6 +103,14 @@ class MadeUp(runs.Runs):
 
     def _steps(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(figure=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0)
+
+    def _calibrated(self, call: Call, draw: np.random.Generator) -> Outcome:
+        losses = dict.fromkeys(("log_loss", "best", "before"), 0.3 + draw.normal(0, 0.01))
+        names = ("temperature", "best_temperature", "before_temperature")
+        return Outcome(**losses, **dict.fromkeys(names, 2.0))
+
+    def _encoded(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, majority=0.1)
 
     def _persons(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -74,9 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         # What strangers wrote may be quoted: no control characters, and no line of its own.
         message = "\n  ".join(map(printable, str(error).splitlines()))
-        message = message if request is None else in_options(message, request.command)
-        print(f"privlearn: {message}", file=sys.stderr)
-        _answer_in_json(words, message)
+        print(
+            f"privlearn: {message if request is None else in_options(message, request.command)}",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         left = _INTERRUPTED.get(request.command if request else "")
@@ -88,20 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if not _says_why():
             return 2
-        message = f"the system refused: {printable(error)}"
-        print(f"privlearn: {message}", file=sys.stderr)
-        _answer_in_json(words, message)
+        print(f"privlearn: the system refused: {printable(error)}", file=sys.stderr)
         return 2
     return code
-
-
-def _answer_in_json(words: Sequence[str], message: str) -> None:
-    """Print why a command failed as its answer, too, if it was asked for JSON: a script reads one
-    place, whatever became of the command.
-    """
-    if "--json" in words and "json" in options_of(words[0]):
-        with perhaps_unread():
-            print(json.dumps({"ok": False, "error": message}, indent=2))
 
 
 def _says_why() -> bool:
