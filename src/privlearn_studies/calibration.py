@@ -225,4 +225,6 @@ def _figure(made: _Made) -> Figure:
         ]
         panels.append(Panel(marks, "epsilon", "log loss / best", task, "x2", xticks=list(own)))
     title = "log loss of the defaults over that at the best temperature"
-    return Figure(title, panels, 13, 3.2 * math.ceil(len(panels) / 4), min(4, len(panels)))
+    return Figure(
+        title, panels, 13, 3.2 * math.ceil(len(panels) / 4), min(4, len(panels)), legend=3
+    )

@@ -175,7 +175,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for call in calls
     ]
     panels = [_panel(name, made) for name in dict.fromkeys(_task(call) for call in calls)]
-    figure = Figure("linear models by default behind public features", panels, 11, 5, 2)
+    figure = Figure("linear models by default behind public features", panels, 11, 5, 2, legend=3)
     notes = page(
         "public-encoders",
         seeds=f"{len(numbers)} seed{'s' if len(numbers) > 1 else ''}",

@@ -269,6 +269,12 @@ STUDIES = (
         "preconditioning:run",
     ),
     Study(
+        "better-steps",
+        "Zhang et al. 2025, Tang et al. 2023",
+        "optimizers at equal epsilon: SGD, momentum, DiSK, Adam and DP-AdamBC",
+        "better_steps:run",
+    ),
+    Study(
         "persons",
         "Charles et al. 2024",
         "persons with 1 to 64 rows: rows are drawn, or persons",

@@ -96,6 +96,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
         rate=30.0,
         first=100,
     ),
+    "better-steps": lambda run: run.but(epsilon=2.0, first=120, epochs=1, rate=1.0),
     "persons": lambda run: run.but(epsilon=8.0, first=300, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(

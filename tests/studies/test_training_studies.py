@@ -68,6 +68,7 @@ class MadeUp(runs.Runs):
             "six-tables": self._table,
             "correlated noise": self._correlated,
             "preconditioning": self._preconditioned,
+            "better-steps": self._steps,
             "persons": self._persons,
             "calibration": self._calibrated,
             "public-encoders": self._encoded,
@@ -99,6 +100,9 @@ class MadeUp(runs.Runs):
         return Outcome(
             accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, weights=2410
         )
+
+    def _steps(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(figure=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0)
 
     def _calibrated(self, call: Call, draw: np.random.Generator) -> Outcome:
         losses = dict.fromkeys(("log_loss", "best", "before"), 0.3 + draw.normal(0, 0.01))
