@@ -267,7 +267,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     made = {cell: made[cell] for cell in cells}
     panels = [_panel(name, made) for name in names]
     figure = Figure(
-        "steps at equal epsilon", panels, 15, 4.0 * math.ceil(len(names) / 4), 4, legend=4
+        "steps at equal epsilon", panels, 12, 3.2 * math.ceil(len(names) / 4), 4, legend=4
     )
     return Findings(tuple(_rows(made, chosen)), figure, _notes(made, chosen, first))
 
