@@ -1,7 +1,7 @@
 """Whole runs of a plan, many times on neighbouring made-up rows, attacked by all that they release.
 
-The attacker knows both data sets, and sees everything that was released. So he knows what each
-release held before its noise, on either data set, given what was released until then: he runs the
+The attacker knows both data sets, and sees everything that was released: hence also what each
+release held before its noise, on either data set, given what was released until then. It runs the
 method again on both, and has it release the same. The score of a run is the logarithm of how much
 likelier its releases are with the example than without it, by the claimed noise: the best test that
 there is (Neyman and Pearson 1933).
