@@ -148,7 +148,7 @@ MUTANTS = [
         "replayed runs draw anew",
         whole_runs._Run.draw,
         "after = self.like.draws[place].after",
-        "after = drawn()",
+        "after = make_draw()",
         BOOSTING,
     ),
     Mutant(

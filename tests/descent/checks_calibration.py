@@ -125,7 +125,7 @@ def check_only_one_linear_layer_has_steps_of_its_own() -> None:
     real = Gains.__init__
 
     def noted(self: Gains, *arguments: Any, **named: Any) -> None:
-        seen.append(named.get("own"))
+        seen.append(named.get("own_steps"))
         real(self, *arguments, **named)
 
     data = _many(rows=200)

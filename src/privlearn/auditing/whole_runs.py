@@ -111,7 +111,7 @@ def _scores(
     for trial in range(trials):  # alternated, so that nothing that drifts tells them apart
         for took_part in (False, True):
             run = _Run()
-            with recorded(run):
+            with record_releases(run):
                 attacked.run(took_part, Ledger(), streams)
             absent, present = fixed or _both(attacked, again, run)
             scores[took_part].append(run.log_ratio(absent, present))
@@ -124,7 +124,7 @@ def _both(attacked: NeighbouringRuns, streams: Streams, like: _Run | None) -> tu
     """A run without the example and one with it; both release what `like` did."""
     runs = _Run(like), _Run(like)
     for took_part, run in zip((False, True), runs, strict=True):
-        with recorded(run):
+        with record_releases(run):
             attacked.run(took_part, Ledger(), streams)
     return runs
 
@@ -155,12 +155,12 @@ class _Run:
     def draw(
         self,
         before: Any,
-        drawn: Callable[[], Any],
+        make_draw: Callable[[], Any],
         log_likelihoods: Callable[[Any, Any, Any], tuple[float, float]],
     ) -> Any:
         """What is released next: drawn, or as in the other run."""
         if self.like is None:
-            after = drawn()
+            after = make_draw()
         else:
             place = len(self.draws)
             _require_same(place < len(self.like.draws))
@@ -174,8 +174,8 @@ class _Run:
         """
         _require_same(len(self.draws) == len(absent.draws) == len(present.draws))
         total = 0.0
-        for own, one, other in zip(self.draws, absent.draws, present.draws, strict=True):
-            without, among = own.log_likelihoods(own.after, one.before, other.before)
+        for draw, one, other in zip(self.draws, absent.draws, present.draws, strict=True):
+            without, among = draw.log_likelihoods(draw.after, one.before, other.before)
             total += among - without
         return total
 
@@ -189,7 +189,7 @@ def _require_same(same: bool) -> None:
 
 
 @contextmanager
-def recorded(run: _Run) -> Iterator[None]:
+def record_releases(run: _Run) -> Iterator[None]:
     """A block in which all that is released is noted in `run`, or released as it was in another.
 
     Noise is added by the functions that add it anyway: they are wrapped, for this process.
@@ -201,11 +201,11 @@ def recorded(run: _Run) -> Iterator[None]:
         before = torch.cat([value.detach().double().flatten() for value in part.values])
         std = multiplier * part.sensitivity
 
-        def drawn() -> Tensor:
+        def make_draw() -> Tensor:
             values = add_noise(part, multiplier, stream)
             return torch.cat([value.detach().double().flatten() for value in values])
 
-        after = run.draw(before, drawn, lambda *values: _of_gaussian(std, *values))
+        after = run.draw(before, make_draw, lambda *values: _of_gaussian(std, *values))
         start = 0
         for value in part.values:
             value.copy_(after[start : start + value.numel()].view_as(value))
@@ -216,21 +216,21 @@ def recorded(run: _Run) -> Iterator[None]:
     def top(scores: Any, keep: int, *, epsilon: float, ledger: Any, stream: Any) -> Tensor:
         scale = (2 * scores.sensitivity / epsilon) / (2 if scores.one_way else 1)
 
-        def drawn() -> Tensor:
+        def make_draw() -> Tensor:
             return select_top(scores, keep, epsilon=epsilon, ledger=ledger, stream=stream)
 
         chosen: Tensor = run.draw(
-            -scores.values.double() / scale, drawn, lambda *values: _of_choices(*values)
+            -scores.values.double() / scale, make_draw, lambda *values: _of_choices(*values)
         )
         return chosen
 
     def answers(labels: Tensor, present: Tensor, **options: Any) -> Tensor:
-        def drawn() -> Tensor:
+        def make_draw() -> Tensor:
             return randomised(labels, present, **options)
 
         true = selections.truth(options["epsilon"], options["categories"])
         reported: Tensor = run.draw(
-            (labels, present), drawn, lambda *values: _of_answers(true, options, *values)
+            (labels, present), make_draw, lambda *values: _of_answers(true, options, *values)
         )
         return reported
 

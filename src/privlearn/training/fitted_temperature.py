@@ -87,7 +87,7 @@ class FittedTemperature:
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(
             task.network,
-            own=self._find_own_steps(),
+            own_steps=self._find_own_steps(),
             at_once=task.compute.microbatch,
             computed=task.gradients.fixed.restore,
         ).sum(sample, task.rows, task.plan.neighbours, task.persons)

@@ -299,14 +299,14 @@ def fold(trained: Result | nn.Module) -> Result | nn.Module:
     """
     if isinstance(trained, Result):
         trained.require_unchanged()
-        words = stated(trained.model)
+        words = describe_inputs(trained.model)
         model = cast(nn.Sequential, _fold(trained.model))
         return replace(trained, model=model, facts=trained.facts | {FACT: words})
-    stated(trained)
+    describe_inputs(trained)
     return _fold(trained)
 
 
-def stated(model: nn.Module) -> str:
+def describe_inputs(model: nn.Module) -> str:
     """What the factors of a model's layers were estimated on.
 
     Raises:

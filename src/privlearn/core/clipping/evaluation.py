@@ -237,7 +237,7 @@ class Gains(RightAnswers):
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
-        own: what each row's own steps did to its scores, which is taken back; None: nothing.
+        own_steps: what each row's own steps did to its scores, which is taken back; None: nothing.
         at_once: rows that are computed at once, at most 256.
         computed: called whenever the model has run; by default nothing is.
     """
@@ -248,12 +248,12 @@ class Gains(RightAnswers):
         self,
         model: nn.Module,
         *,
-        own: OwnSteps | None = None,
+        own_steps: OwnSteps | None = None,
         at_once: int | None = None,
         computed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(model, at_once=at_once, computed=computed)
-        self._own = own
+        self._own_steps = own_steps
 
     def sum(
         self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
@@ -294,10 +294,10 @@ class Gains(RightAnswers):
         return self(x, y)
 
     def _answered_in(self, scored: Tensor, labels: Tensor, x: Tensor, rows: Tensor) -> Tensor:
-        if self._own is None:
+        if self._own_steps is None:
             return self._answered(scored, labels)
         index = labels.clamp(0, scored.shape[1] - 1).long()
-        moved = self._own.movement(scored.double(), index, x[rows.to(x.device)].cpu())
+        moved = self._own_steps.movement(scored.double(), index, x[rows.to(x.device)].cpu())
         return self._answered(scored, labels, moved.transpose(0, 1))
 
     def _answered(self, scored: Tensor, labels: Tensor, moved: Tensor | None = None) -> Tensor:
