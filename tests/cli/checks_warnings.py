@@ -122,6 +122,22 @@ def a_student_that_learned_little(place: Path) -> str:
     return " ".join(str(each.message) for each in caught)
 
 
+def clients_that_never_answer(place: Path) -> str:
+    """A federation whose requests are all lost."""
+    from privlearn import flower
+    from tests.support.local_grid import LocalGrid
+
+    everyone = pv.Plan(
+        pv.sampling.FullBatch(), schedule=pv.schedules.Constant(1.0), examples=1, persons=True
+    )
+    app = flower.training_app(lambda: nn.Linear(2, 2), lambda network, context: None)
+    grid = LocalGrid(app, [{}], before=lambda request: False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        flower.train_federated(grid, nn.Linear(2, 2), everyone, input_shape=(2,), timeout=0.1)
+    return " ".join(str(each.message) for each in caught)
+
+
 def few_noisy_rows(place: Path) -> str:
     """As Python says it; the command line names an option for the mode."""
     plan = RowsPlan(3, 20, 20, 1.2, labels="randomised", noise_multiplier=9.0, label_share=0.9)
@@ -391,6 +407,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
     "a student that learned little": a_student_that_learned_little,
+    "clients that never answer": clients_that_never_answer,
     "few noisy rows": few_noisy_rows,
     "predictions given twice": predictions_given_twice,
     "training beside a private run": trained_beside,

@@ -23,7 +23,7 @@ import privlearn as pv
 from privlearn import flower
 from privlearn.core.accounting import zcdp
 from privlearn.core.mechanisms import noise
-from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
+from privlearn.errors import BadInput, BudgetExceeded, ProcessLost, TrainingWarning
 from privlearn.flower import federated, updates
 from privlearn.runs.checkpoint import Checkpoint
 from tests.support.checks import must_raise
@@ -129,6 +129,14 @@ def test_a_client_that_does_not_answer_counts_as_an_update_of_zero():
     moved = weights(result.model) - weights(build_model())
     assert torch.allclose(moved, expected / CLIENTS, atol=1e-6)
     assert dict(result.private_diagnostics) == {"asked": [6], "answered": [2]}
+
+
+def test_a_model_of_noise_alone_is_warned_of_and_no_other(recwarn):
+    with pytest.warns(TrainingWarning, match="noise alone"):
+        run(grid_of(before=lambda request: False))
+    recwarn.clear()
+    run(grid_of(before=lambda request: request.metadata.dst_node_id > 5))
+    assert not [each for each in recwarn if each.category is TrainingWarning]
 
 
 def test_those_who_are_asked_are_those_that_the_server_drew():

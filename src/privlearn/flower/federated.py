@@ -27,7 +27,7 @@ from privlearn.core.processes import require_one_process
 from privlearn.core.sampling import Sample
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
-from privlearn.errors import BadInput, ProcessLost
+from privlearn.errors import BadInput, ProcessLost, TrainingWarning, warn
 from privlearn.flower.requests import await_nodes
 from privlearn.flower.summation import InTheClear, Summation, Total
 from privlearn.flower.sums import bound_sum
@@ -341,6 +341,14 @@ class _FederatedRun:
             for epoch, noise_multiplier in session.epochs(self.noise):
                 self._run_epoch(epoch, noise_multiplier)
             session.end(session.plan.epochs)
+        if not any(self.answered.values):
+            warn(  # for the curator alone, as private_diagnostics are: who answered is private
+                "no client's update arrived in any round, so that the model is noise alone: "
+                "expected clients that answer. Look at the clients' logs, and whether their "
+                "network and summation are the server's. Don't publish this model. This message "
+                "is private: it says who answered",
+                TrainingWarning,
+            )
         self.descent.look()
         remember_released(self.trained.values())
         shapes = {"input_shape": input_shape, "network_input_shape": input_shape}
@@ -408,6 +416,8 @@ class _FederatedRun:
         total = self.federation.ask(sample.indices.tolist(), self.model, names, on)
         self.asked.values.append(len(sample))
         self.answered.values.append(len(total.nodes))
+        if not total.nodes and len(sample):
+            _log.warning("no update arrived of the clients that were asked; see their logs")
         values = torch.from_numpy(total.values).double() * on.step
         return values, len(total.nodes)
 
