@@ -413,6 +413,31 @@ def test_exponents_of_a_sweep_are_those_of_the_powers(monkeypatch: pytest.Monkey
     assert fitted == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
 
 
+def test_live_memory_is_what_tensors_hold_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    live_memory = importlib.import_module("live_memory")
+    with live_memory.LiveMemory() as live:
+        one = torch.ones(live_memory.MIB // 4)
+        view, other = one[1:], one + 1
+        del other
+        both = (one * 2, view)
+    assert live.peak == 2 * live_memory.MIB
+    assert sum(held.size for held in live.at_peak) == live.peak
+    assert len(both) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_holds_more_than_its_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain step holds at least the output of its largest layer, for all examples."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    live_memory = importlib.import_module("live_memory")
+    networks, steps = live_memory.networks, live_memory.steps
+    network = networks.SMOKE[0]
+    widest = max(each.numel() for each in network.built().state_dict().values() if each.dim() == 1)
+    for make in (steps.plain, steps.by_privlearn("none", fast_kernels=None)):
+        assert live_memory.measure(network, make).peak >= 4 * network.batch * widest
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_network_on_an_accelerator_is_measured_on_the_processor(
     monkeypatch: pytest.MonkeyPatch,
