@@ -335,7 +335,7 @@ def cases(size: Size) -> list[Case]:
 
 
 if __name__ == "__main__":
-    given = common.parser(
+    options = common.parser(
         __file__, "Accountants side by side: time, memory and epsilon."
     ).parse_args()
-    common.main(__file__, given, cases(QUICK if given.quick else FULL))
+    common.main(__file__, options, cases(QUICK if options.quick else FULL))

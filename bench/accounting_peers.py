@@ -172,15 +172,15 @@ def compare(plans: int, least: float) -> list[Row]:
             try:
                 with warnings.catch_warnings(), np.errstate(all="ignore"):
                     warnings.simplefilter("ignore")
-                    found = ACCOUNTANTS[name][1](case, truth.low)
+                    epsilon = ACCOUNTANTS[name][1](case, truth.low)
             except Exception:
-                found = math.nan
+                epsilon = math.nan
             row.seconds.append(time.perf_counter() - start)
-            if not math.isfinite(found):
+            if not math.isfinite(epsilon):
                 row.failed += 1
                 continue
-            row.below += found * (1 + 1e-12) < truth.low
-            row.loose.append(found / truth.high - 1)
+            row.below += epsilon * (1 + 1e-12) < truth.low
+            row.loose.append(epsilon / truth.high - 1)
         print(f"{judged} of {plans}", file=sys.stderr)
     return list(rows.values())
 
@@ -198,14 +198,14 @@ def show(rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    made = common.parser(
+    parser = common.parser(
         __file__, "Accountants beside the truth: looseness, figures that are too small, time."
     )
-    made.add_argument("--plans", type=int, default=100)
-    made.add_argument("--delta", type=float, default=1e-10)
-    given = made.parse_args()
-    found = compare(5 if given.quick else given.plans, given.delta)
-    if given.json:
-        print(json.dumps({"rows": [row.plain() for row in found]}, indent=2))
+    parser.add_argument("--plans", type=int, default=100)
+    parser.add_argument("--delta", type=float, default=1e-10)
+    options = parser.parse_args()
+    rows = compare(5 if options.quick else options.plans, options.delta)
+    if options.json:
+        print(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))
     else:
-        show(found)
+        show(rows)

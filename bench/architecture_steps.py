@@ -77,10 +77,10 @@ def texts(examples: int, length: int, vocabulary: int, decoder: bool = False) ->
 
 
 def _logits(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
-    found: Tensor = model(
+    logits: Tensor = model(
         **{name: leaf for name, leaf in batch.items() if name != "labels"}, **options
     ).logits
-    return found
+    return logits
 
 
 def _of_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -300,15 +300,16 @@ def truth(name: str) -> tuple[list[list[Tensor]], float]:
     model, batch = network.built().double(), network.batch()
     trained, rows = [p for p in model.parameters() if p.requires_grad], []
     for number in range(len(batch["labels"])):
-        own = {key: leaf[number : number + 1] for key, leaf in batch.items()}
-        own = {
-            key: leaf.double() if leaf.is_floating_point() else leaf for key, leaf in own.items()
+        example = {key: leaf[number : number + 1] for key, leaf in batch.items()}
+        example = {
+            key: leaf.double() if leaf.is_floating_point() else leaf
+            for key, leaf in example.items()
         }
-        found = torch.autograd.grad(
-            network.loss(model, own).sum(), trained, allow_unused=True, materialize_grads=True
+        gradients = torch.autograd.grad(
+            network.loss(model, example).sum(), trained, allow_unused=True, materialize_grads=True
         )
-        rows.append([part.float() for part in found])
-    return rows, float(torch.tensor([_norm(own) for own in rows]).median())
+        rows.append([part.float() for part in gradients])
+    return rows, float(torch.tensor([_norm(gradients) for gradients in rows]).median())
 
 
 def _norm(parts: Sequence[Tensor]) -> float:
@@ -318,13 +319,16 @@ def _norm(parts: Sequence[Tensor]) -> float:
 def distance(network: Network, sums: Sequence[Tensor]) -> float:
     """How far a clipped sum is from the loop's, over the norm of that one."""
     rows, clip = truth(network.name)
-    weights = [min(1.0, clip / _norm(own)) for own in rows]
+    weights = [min(1.0, clip / _norm(parts)) for parts in rows]
     totals = [
-        sum(w * part for w, part in zip(weights, own, strict=True))
-        for own in zip(*rows, strict=True)
+        sum(w * part for w, part in zip(weights, parts, strict=True))
+        for parts in zip(*rows, strict=True)
     ]
     apart = _norm(
-        [found.detach() - torch.as_tensor(total) for found, total in zip(sums, totals, strict=True)]
+        [
+            clipped_sum.detach() - torch.as_tensor(total)
+            for clipped_sum, total in zip(sums, totals, strict=True)
+        ]
     )
     return apart / _norm([torch.as_tensor(total) for total in totals])
 
@@ -376,12 +380,12 @@ def table(rows: Sequence[Row]) -> str:
         "| --- | ---: |" + " ---: |" * len(names),
     ]
     for case in dict.fromkeys(row.case for row in rows):
-        own = {row.variant: row for row in rows if row.case == case}
-        base = own[PLAIN]
+        by_variant = {row.variant: row for row in rows if row.case == case}
+        base = by_variant[PLAIN]
         for unit, cells in (("time", "ratio"), ("memory", "peak_mib")):
             first = f"{base.seconds * 1e3:.0f} ms" if unit == "time" else f"{base.peak_mib:.0f} MiB"
-            found = [_ratio(own.get(name), base, cells) for name in names]
-            lines.append(f"| {case}, {unit} | {first} | " + " | ".join(found) + " |")
+            ratios = [_ratio(by_variant.get(name), base, cells) for name in names]
+            lines.append(f"| {case}, {unit} | {first} | " + " | ".join(ratios) + " |")
     return "\n".join(lines)
 
 

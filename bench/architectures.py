@@ -80,13 +80,13 @@ def judged(architecture: Architecture) -> Judged:
             lambda: by_opacus(changed_for_opacus(architecture), ghost),
         )
 
-    found = [
+    verdicts = [
         _twice(lambda: by_privlearn(architecture), ours),
         opacus(ghost=False),
         opacus(ghost=True),
     ]
     gc.collect()
-    outcomes, reasons = zip(*found, strict=True)
+    outcomes, reasons = zip(*verdicts, strict=True)
     return Judged(architecture.name, architecture.package, outcomes, reasons)
 
 
@@ -100,9 +100,9 @@ def write(page: Path, mark: str, text: str) -> None:
         ValueError: the page does not have them, once each.
     """
     begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    before, begun, rest = page.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(end)
-    if not found or not ended:
+    if not begun or not ended:
         raise ValueError(f"{page}: expected the lines {begin.strip()} and {end.strip()}")
     page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
 
@@ -119,11 +119,11 @@ def main() -> None:
         "--steps", action="store_true", help="time and memory of six, in place of the table"
     )
     parser.add_argument("--rounds", type=int, default=15, help="how often every step is timed")
-    given = parser.parse_args()
+    options = parser.parse_args()
     make_torchvision_importable()
-    torch.set_num_threads(torch.get_num_threads() if given.steps else 1)
-    if given.steps:
-        measured(given)
+    torch.set_num_threads(torch.get_num_threads() if options.steps else 1)
+    if options.steps:
+        measured(options)
         return
     import transformers
 
@@ -135,21 +135,21 @@ def main() -> None:
             rows.append(judged(architecture))
         print(*rows[-1].outcomes, architecture.name, sep="\t", file=sys.stderr)
     results = as_json(rows)
-    if given.write:
-        write(given.write, "table", table(results))
-        write_json(given.write, results)
+    if options.write:
+        write(options.write, "table", table(results))
+        write_json(options.write, results)
     else:
         print(table(results))
 
 
-def measured(given: argparse.Namespace) -> None:
+def measured(options: argparse.Namespace) -> None:
     """Steps of six architectures, by `architecture_steps.py`."""
     import architecture_steps
 
-    cases = architecture_steps.cases(quick=given.quick, rounds=given.rounds)
-    rows = common.main(__file__, given, cases, at_once=1)
-    if given.write and rows:
-        write(given.write, "steps", architecture_steps.table(rows))
+    cases = architecture_steps.cases(quick=options.quick, rounds=options.rounds)
+    rows = common.main(__file__, options, cases, at_once=1)
+    if options.write and rows:
+        write(options.write, "steps", architecture_steps.table(rows))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def of_dpsgd(size: Size) -> Iterator[dict[str, Any]]:
             model, bare = linear(), linear()
             report = audit_training(
                 plan,
-                lambda _, own=model: own,
+                lambda _, network=model: network,
                 ENTROPY,
                 data,
                 canaries=size.canaries,
@@ -148,14 +148,14 @@ def with_own_column(size: Size, data: Dataset, label: int) -> tuple[Dataset, Dat
     """
     x = np.asarray(data.x, np.float32)
     wide = np.concatenate([x, np.zeros((len(x), size.canaries), np.float32)], 1)
-    own = np.concatenate(
+    columns = np.concatenate(
         [
             np.zeros((size.canaries, x.shape[1]), np.float32),
             np.eye(size.canaries, dtype=np.float32),
         ],
         1,
     )
-    canaries = Dataset(own, np.full(size.canaries, label), classes=data.classes, public=True)
+    canaries = Dataset(columns, np.full(size.canaries, label), classes=data.classes, public=True)
     return replace(data, x=wide, x_test=None, y_test=None), canaries
 
 
@@ -185,10 +185,10 @@ def of_dpmac(size: Size) -> Iterator[dict[str, Any]]:
         trained: list[nn.Module] = []
 
         def train(
-            members: Dataset, plan: pv.Plan = plan, made: list[nn.Module] = trained
+            members: Dataset, plan: pv.Plan = plan, models: list[nn.Module] = trained
         ) -> nn.Module:
-            made.append(mac(plan, network(PIXELS + size.canaries), joined(rows, members)))
-            return made[-1]
+            models.append(mac(plan, network(PIXELS + size.canaries), joined(rows, members)))
+            return models[-1]
 
         report = infer_membership(
             train,
@@ -206,7 +206,7 @@ def of_dpmac(size: Size) -> Iterator[dict[str, Any]]:
 
 def mac(plan: pv.Plan, model: nn.Module, data: Dataset) -> nn.Module:
     """A run of DP-MAC."""
-    made = pv.dpmac(
+    result = pv.dpmac(
         plan,
         model,
         "binary_cross_entropy",
@@ -214,7 +214,7 @@ def mac(plan: pv.Plan, model: nn.Module, data: Dataset) -> nn.Module:
         optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
         streams=pv.Streams.new(2),
     )
-    return made.model
+    return result.model
 
 
 def of_boosting(size: Size) -> Iterator[dict[str, Any]]:
@@ -233,17 +233,19 @@ def of_boosting(size: Size) -> Iterator[dict[str, Any]]:
     wide = torch.cat([x_test, torch.zeros(len(x_test), size.canaries)], 1)
     for epsilon in size.epsilons:
         settings: dict[str, Any] = {"target": pv.boosting.Labels(2), "passes": 2, "trees": 0}
-        own = (*columns, pv.boosting.Levels(size.canaries, "canary"))
-        plan = pv.boosting.BoostingPlan(columns=own, **settings).calibrate(
+        wide_columns = (*columns, pv.boosting.Levels(size.canaries, "canary"))
+        plan = pv.boosting.BoostingPlan(columns=wide_columns, **settings).calibrate(
             epsilon=epsilon, delta=DELTA
         )
         trained: list[nn.Module] = []
 
-        def train(members: Dataset, plan: Any = plan, made: list[nn.Module] = trained) -> nn.Module:
-            made.append(
+        def train(
+            members: Dataset, plan: Any = plan, models: list[nn.Module] = trained
+        ) -> nn.Module:
+            models.append(
                 pv.boosting.boost(plan, joined(rows, members), streams=pv.Streams.new(2)).model
             )
-            return made[-1]
+            return models[-1]
 
         report = infer_membership(
             train,
@@ -276,11 +278,11 @@ def of_pate(size: Size) -> Iterator[dict[str, Any]]:
         pool = Dataset(np.zeros((queries, 1), np.float32), np.zeros(queries, int), public=True)
         scores: dict[bool, list[np.ndarray]] = {False: [], True: []}
         for _ in range(size.trials):
-            for took_part, own in scores.items():
+            for took_part, scores_so_far in scores.items():
                 votes = pv.teachers.ask_teachers(
                     plan, Ensemble(teachers, queries, took_part), None, pool
                 ).scores
-                own.append(np.asarray(votes, float))
+                scores_so_far.append(np.asarray(votes, float))
         absent, present = projected(np.stack(scores[False]), np.stack(scores[True]))
         claim = Claim(
             lambda factor, plan=plan: plan.scaled(factor).event(), plan.neighbours, 1.0, DELTA
@@ -391,10 +393,10 @@ def main() -> None:
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--canaries", type=int)
-    given = parser.parse_args()
-    size = QUICK if given.quick else FULL
-    size = replace(size, canaries=given.canaries or size.canaries)
-    for name in given.part or PARTS:
+    options = parser.parse_args()
+    size = QUICK if options.quick else FULL
+    size = replace(size, canaries=options.canaries or size.canaries)
+    for name in options.part or PARTS:
         began = time.perf_counter()
         for answer in PARTS[name](size):
             sys.stdout.write(

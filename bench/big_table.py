@@ -116,7 +116,7 @@ def train(folder: Path, steps: int, *, in_memory: bool) -> dict[str, Any]:
                     break
             break
         weights = b"".join(
-            own.detach().numpy().tobytes() for own in run.result().model.parameters()
+            weight.detach().numpy().tobytes() for weight in run.result().model.parameters()
         )
     return {
         "seconds_to_the_first_step": time.perf_counter() - start - sum(seconds),
@@ -136,9 +136,9 @@ class Peak(threading.Thread):
         """Read it until the process ends."""
         while True:
             line = next(
-                own
-                for own in Path("/proc/self/status").read_text().splitlines()
-                if own.startswith("RssAnon")
+                row
+                for row in Path("/proc/self/status").read_text().splitlines()
+                if row.startswith("RssAnon")
             )
             self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
             time.sleep(0.01)
@@ -148,12 +148,16 @@ def child(task: str, folder: Path, columns: int, steps: int) -> dict[str, Any]:
     """Do one part in this process, and say what it took."""
     peak = Peak()
     peak.start()
-    start, own = time.perf_counter(), dict[str, Any]()
+    start, answer = time.perf_counter(), dict[str, Any]()
     if task == "pack":
         pack(folder / "table.parquet", folder / "packed", columns)
     else:
-        own = train(folder / "packed", steps, in_memory=task == "memory")
-    return {**own, "seconds": time.perf_counter() - start, "peak_anonymous_mib": peak.bytes / 2**20}
+        answer = train(folder / "packed", steps, in_memory=task == "memory")
+    return {
+        **answer,
+        "seconds": time.perf_counter() - start,
+        "peak_anonymous_mib": peak.bytes / 2**20,
+    }
 
 
 def part(task: str, options: argparse.Namespace, gib: float | None) -> dict[str, Any]:
@@ -181,7 +185,7 @@ def part(task: str, options: argparse.Namespace, gib: float | None) -> dict[str,
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def main(given: list[str] | None = None) -> dict[str, Any]:
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Write, pack, train from disk, train in memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
@@ -191,7 +195,7 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--memory", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     if options.task:
         print(json.dumps(child(options.task, options.folder, options.columns, options.steps)))
         return {}

@@ -46,18 +46,18 @@ def answers(images: np.ndarray, folder: Path, directions: int) -> np.ndarray:
     path, done = folder / f"answers-{len(images)}.npy", folder / f"answers-{len(images)}.done"
     width = module.shape[0]
     begin = int(done.read_text()) if done.exists() else 0
-    kept = np.lib.format.open_memmap(
+    stored = np.lib.format.open_memmap(
         path, "r+" if begin else "w+", np.float16, (len(images), width)
     )
     with torch.no_grad():
         for start in range(begin, len(images), AT_ONCE):
             part = torch.from_numpy(np.asarray(images[start : start + AT_ONCE])).float() / 255
-            kept[start : start + AT_ONCE] = module.answers(part).flatten(1).numpy()
+            stored[start : start + AT_ONCE] = module.answers(part).flatten(1).numpy()
             done.write_text(str(start + len(part)))
-    return kept
+    return stored
 
 
-def features(kept: np.ndarray, directions: str, folder: Path, fitted: int) -> Tensor:
+def features(stored: np.ndarray, directions: str, folder: Path, fitted: int) -> Tensor:
     """The library's features with so many directions; or all answers, standardised by the first
     `fitted` rows.
     """
@@ -65,11 +65,11 @@ def features(kept: np.ndarray, directions: str, folder: Path, fitted: int) -> Te
         module = ScatterRandom(kept=int(directions)).module(SHAPE, folder)
         mean, components = module.get_buffer("mean"), module.get_buffer("components")
         blocks = (
-            torch.from_numpy(kept[at : at + 2000].astype(np.float32))
-            for at in range(0, len(kept), 2000)
+            torch.from_numpy(stored[at : at + 2000].astype(np.float32))
+            for at in range(0, len(stored), 2000)
         )
         return torch.cat([projected(block, mean, components) for block in blocks])
-    x = torch.from_numpy(kept.astype(np.float32))
+    x = torch.from_numpy(stored.astype(np.float32))
     return (x - x[:fitted].mean(0)) / (x[:fitted].std(0) + 1e-3)
 
 
@@ -140,7 +140,7 @@ def kernel(train: Part, held: Part, units: int = 4000) -> float:
 
 
 def private(
-    train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bool = False, seed: int = 0
+    train: Part, held: Part, epsilon: float, numbers: int, *, noiseless: bool = False, seed: int = 0
 ) -> float:
     """DP-SGD with the default settings on these features (without the temperature, which changes no
     class).
@@ -155,7 +155,7 @@ def private(
         examples=size,
     )
     plan = plan.calibrate(epsilon=epsilon, delta=DELTA)
-    rate = rules.learning_rate("SGD", plan, size, "linear", 0.0, math.sqrt(kept))
+    rate = rules.learning_rate("SGD", plan, size, "linear", 0.0, math.sqrt(numbers))
     if noiseless:  # as a plan of its own: the target's budget would refuse it
         plan = pv.Plan(plan.sampling, epochs, Constant(start=1e-5), plan.clip, examples=size)
     result = pv.dpsgd(
@@ -185,11 +185,11 @@ def confusions(scores: Tensor, y: Tensor, most: int = 6) -> list[tuple[str, int]
 
 
 def measured(
-    kept: np.ndarray, y: Tensor, directions: str, folder: Path, *, quick: bool
+    stored: np.ndarray, y: Tensor, directions: str, folder: Path, *, quick: bool
 ) -> Iterator[tuple[str, float]]:
     """Every head on one kind of features, by name."""
     cut = len(y) * 4 // 5
-    x = features(kept, directions, folder, cut)
+    x = features(stored, directions, folder, cut)
     train, held = (x[:cut], y[:cut]), (x[cut:], y[cut:])
     accuracy, scores = linear(train, held)
     yield "linear head, no privacy", accuracy
@@ -198,7 +198,10 @@ def measured(
     if directions == "all":
         return
     width = x.shape[1]
-    yield from ((f"DP-SGD, epsilon {own:g}", private(train, held, own, width)) for own in EPSILONS)
+    yield from (
+        (f"DP-SGD, epsilon {epsilon:g}", private(train, held, epsilon, width))
+        for epsilon in EPSILONS
+    )
     yield (
         "DP-SGD's descent at epsilon 8, without its noise",
         private(train, held, EPSILONS[-1], width, noiseless=True),
@@ -219,21 +222,21 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--quick", action="store_true", help="500 rows, 300 directions")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows, which = (500, "300") if given.quick else (given.rows, given.directions)
-    data = pv.load("cifar10", given.data_dir)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    some = next((int(own) for own in which.split(",") if own != "all"), 2000)
-    kept = answers(data.x[:rows], given.folder, some)
+    rows, which = (500, "300") if options.quick else (options.rows, options.directions)
+    data = pv.load("cifar10", options.data_dir)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    some = next((int(word) for word in which.split(",") if word != "all"), 2000)
+    stored = answers(data.x[:rows], options.folder, some)
     y = torch.from_numpy(np.asarray(data.y[:rows]).astype(np.int64))
     table = {}
     for directions in which.split(","):
-        for name, value in measured(kept, y, directions, given.folder, quick=given.quick):
+        for name, value in measured(stored, y, directions, options.folder, quick=options.quick):
             table[f"{directions} directions, {name}"] = value
-            if not given.json:
+            if not options.json:
                 print(f"{directions:>6} {name:60} {value:.4f}", flush=True)
-    if given.json:
+    if options.json:
         print(json.dumps(table))
 
 

@@ -234,14 +234,14 @@ def cases(
 ) -> list[Case]:
     """All cases at `size`, or those in `only`."""
     rounds = rounds or size.rounds
-    found = [
+    every = [
         one_step(network, device, rounds)
         for network in size.networks
         if not only or network.name in only
     ]
     if not only or "epoch" in only:
-        found += epochs(size.networks[0], device, *size.epochs, rounds)
-    return found
+        every += epochs(size.networks[0], device, *size.epochs, rounds)
+    return every
 
 
 # The sweep
@@ -297,7 +297,7 @@ def of_sweep(
 
 def without_peers(case: Case) -> Case:
     """The same without other libraries, some of which take minutes for a step."""
-    return replace(case, variants=tuple(own for own in case.variants if not own.peer))
+    return replace(case, variants=tuple(variant for variant in case.variants if not variant.peer))
 
 
 def main() -> None:
@@ -321,30 +321,33 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=float, default=8.0, help="GiB of gradients that the sweep may hold"
     )
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, like all else
-    size = QUICK if given.quick else FULL
-    if absent := set(given.only) - {network.name for network in size.networks} - set(OTHERS):
+    size = QUICK if options.quick else FULL
+    if absent := set(options.only) - {network.name for network in size.networks} - set(OTHERS):
         parser.error(f"{', '.join(sorted(absent))}: not among the quick cases")
     # One process at a time: the gradients of all examples can take half of the memory.
-    at_once = None if given.quick else 1
-    if not given.sweep:
-        chosen = cases(size, given.device, given.rounds, given.only)
+    at_once = None if options.quick else 1
+    if not options.sweep:
+        chosen = cases(size, options.device, options.rounds, options.only)
         common.main(
-            __file__, given, [*map(without_peers, chosen)] if given.no_peers else chosen, at_once
+            __file__,
+            options,
+            [*map(without_peers, chosen)] if options.no_peers else chosen,
+            at_once,
         )
         return
-    swept = sweep(size, given.device, given.rounds, given.memory)
-    if given.no_peers:
+    swept = sweep(size, options.device, options.rounds, options.memory)
+    if options.no_peers:
         swept = {
-            axis: {at: without_peers(own) for at, own in by_size.items()}
+            axis: {at: without_peers(case) for at, case in by_size.items()}
             for axis, by_size in swept.items()
         }
     every = [case for by_size in swept.values() for case in by_size.values()]
-    if rows := common.main(__file__, given, every, at_once):
-        given.sweep.write_text(json.dumps(of_sweep(swept, rows), indent=2) + "\n")
+    if rows := common.main(__file__, options, every, at_once):
+        options.sweep.write_text(json.dumps(of_sweep(swept, rows), indent=2) + "\n")
 
 
 def _positive(text: str) -> int:

@@ -142,8 +142,8 @@ def measure(case: Case) -> list[Row]:
     _settle()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {variant.name: _tried(case, variant) for variant in case.variants}
-        runs = {name: run for name, run in found.items() if run}
+        prepared = {variant.name: _tried(case, variant) for variant in case.variants}
+        runs = {name: run for name, run in prepared.items() if run}
         variants = [variant for variant in case.variants if variant.name in runs]
         baseline = variants[0]
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -266,9 +266,9 @@ def _peak_on_gpu(run: Run) -> float:
 def _high_water() -> float:
     """The high-water mark of the resident set in MiB."""
     status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    if found:
-        return int(found.group(1)) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    if match:
+        return int(match.group(1)) / 1024
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
@@ -302,28 +302,28 @@ def show(rows: Sequence[Row], cases: Sequence[Case]) -> None:
 
 def parser(script: str, about: str) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
-    made = argparse.ArgumentParser(prog=Path(script).name, description=about)
-    made.add_argument("--quick", action="store_true", help="smaller cases, under two minutes")
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
-    return made
+    options = argparse.ArgumentParser(prog=Path(script).name, description=about)
+    options.add_argument("--quick", action="store_true", help="smaller cases, under two minutes")
+    options.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    return options
 
 
 def main(
-    script: str, given: argparse.Namespace, cases: Sequence[Case], at_once: int | None = None
+    script: str, options: argparse.Namespace, cases: Sequence[Case], at_once: int | None = None
 ) -> list[Row]:
-    """Run the benchmark in the file `script` with the options `given`, print it and return its
+    """Run the benchmark in the file `script` with the `options`, print it and return its
     rows.
 
     Args:
         script: the file, which is run again with the same options for the memory of each variant.
-        given: what the `parser` read.
+        options: what the `parser` read.
         cases: what to do.
         at_once: processes whose memory is measured side by side; None: one for each core.
     """
-    if given.peak:
+    if options.peak:
         [variant] = [
-            v for case in cases for v in case.variants if [case.name, v.name] == given.peak
+            v for case in cases for v in case.variants if [case.name, v.name] == options.peak
         ]
         print(peak_growth(variant))
         return []
@@ -341,7 +341,7 @@ def main(
     # memory, unlike time, can be measured side by side
     with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:
         rows = list(pool.map(with_peak, rows))
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))
     else:
         show(rows, cases)

@@ -79,21 +79,21 @@ def made_up(rows: int, width: int, seed: int) -> Tensor:
 Sums = Callable[[Sequence[Layer], list[Products], int], list[Tensor]]
 
 
-def by_products(layers: Sequence[Layer], found: list[Products], order: int) -> list[Tensor]:
+def by_products(layers: Sequence[Layer], products: list[Products], order: int) -> list[Tensor]:
     """privlearn's: norms are products of norms, sums are matrix products."""
     limits = [[THRESHOLD, THRESHOLD / 2][:order]] * len(layers)
     sums = DerivativeSums(
-        [layer.shape for layer in layers], limits, found[0].inputs, Adjacency.ADD_REMOVE
+        [layer.shape for layer in layers], limits, products[0].inputs, Adjacency.ADD_REMOVE
     )
-    sums.add(found)
-    (sample,) = FullBatch().draw(len(found[0].inputs))
+    sums.add(products)
+    (sample,) = FullBatch().draw(len(products[0].inputs))
     return [value for part in sums.bounded(sample) for value in part.values]
 
 
-def by_matrices(layers: Sequence[Layer], found: list[Products], order: int) -> list[Tensor]:
+def by_matrices(layers: Sequence[Layer], products: list[Products], order: int) -> list[Tensor]:
     """Every example's matrices, their norms, and the sum of the clipped ones."""
     totals = []
-    for each in found:
+    for each in products:
         matrices = [torch.einsum("no,ni->noi", each.first, each.inputs)]
         if each.second is not None:
             matrices.append(torch.einsum("no,ni,nj->noij", each.second, each.inputs, each.inputs))
@@ -104,12 +104,12 @@ def by_matrices(layers: Sequence[Layer], found: list[Products], order: int) -> l
     return totals
 
 
-def unclipped(layers: Sequence[Layer], found: list[Products], order: int) -> list[Tensor]:
+def unclipped(layers: Sequence[Layer], products: list[Products], order: int) -> list[Tensor]:
     """No clipping: the sums alone."""
-    firsts = [each.first.T @ each.inputs for each in found]
+    firsts = [each.first.T @ each.inputs for each in products]
     seconds = [
         torch.einsum("no,ni,nj->oij", e.second, e.inputs, e.inputs)
-        for e in found
+        for e in products
         if e.second is not None
     ]
     return firsts + seconds
@@ -127,7 +127,7 @@ def w_step(widths: Sequence[int], batch: int, order: int, rounds: int) -> Case:
 
             @torch.no_grad()
             def run() -> Callable[[], float]:
-                found = []
+                products = []
                 for layer, seen, target in zip(layers, [x, *z], [*z, y], strict=True):
                     u, second = arguments(layer, seen), None
                     if layer.activation is not None:
@@ -138,8 +138,8 @@ def w_step(widths: Sequence[int], batch: int, order: int, rounds: int) -> Case:
                         second = (
                             SQUARED.second(u, target) if order == 2 and SQUARED.second else None
                         )
-                    found.append(Products(with_ones(seen, layer), first, second))
-                totals = sums(layers, found, order)
+                    products.append(Products(with_ones(seen, layer), first, second))
+                totals = sums(layers, products, order)
                 return lambda: float(torch.stack([total.norm() for total in totals]).norm())
 
             return run
@@ -191,18 +191,18 @@ def whole(rows: int, epochs: int, rounds: int) -> Case:
 
 def cases(size: Size) -> list[Case]:
     """All cases at `size`."""
-    found = [w_step(widths, batch, order, size.rounds[0]) for widths, batch, order in size.nets]
-    return [*found, whole(size.rows, size.epochs, size.rounds[1])]
+    steps = [w_step(widths, batch, order, size.rounds[0]) for widths, batch, order in size.nets]
+    return [*steps, whole(size.rows, size.epochs, size.rounds[1])]
 
 
 def main() -> None:
     """The command line."""
     parser = common.parser(__file__, "DP-MAC: W-steps with clipping, and whole epochs.")
     parser.add_argument("--threads", type=int, help="threads of torch; by default its own choice")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    common.main(__file__, given, cases(QUICK if given.quick else FULL), 1)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    common.main(__file__, options, cases(QUICK if options.quick else FULL), 1)
 
 
 if __name__ == "__main__":

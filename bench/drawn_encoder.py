@@ -283,14 +283,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("encoder"))
     parser.add_argument("--quick", action="store_true", help="two steps of a small one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if given.quick:
-        given.steps, given.width, given.pairs = 2, 8, 16
-    trained(given.folder, given.steps, given.seed, given.width, given.pairs, given.every)
-    weights = exported(given.folder / f"ema-{given.steps}.pt", given.width)
-    (given.folder / "drawn_encoder.safetensors").write_bytes(weights)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.quick:
+        options.steps, options.width, options.pairs = 2, 8, 16
+    trained(
+        options.folder, options.steps, options.seed, options.width, options.pairs, options.every
+    )
+    weights = exported(options.folder / f"ema-{options.steps}.pt", options.width)
+    (options.folder / "drawn_encoder.safetensors").write_bytes(weights)
     print(json.dumps({"sha256": hashlib.sha256(weights).hexdigest(), "bytes": len(weights)}))
 
 

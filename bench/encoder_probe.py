@@ -35,8 +35,8 @@ def maps(encoder: Encoder, images: Tensor, layers: str) -> Tensor:
     with torch.no_grad():
         for some in images.split(250):
             both = []
-            for own in (some, some.flip(3)):
-                outputs = zip(encoder(own), "eml", strict=True)
+            for batch in (some, some.flip(3)):
+                outputs = zip(encoder(batch), "eml", strict=True)
                 both.append(
                     torch.cat([out.flatten(1) for out, name in outputs if name in layers], 1)
                 )
@@ -44,13 +44,15 @@ def maps(encoder: Encoder, images: Tensor, layers: str) -> Tensor:
     return torch.cat(parts)
 
 
-def public_directions(answers: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+def public_directions(answers: Tensor, dimensions: int) -> tuple[Tensor, Tensor]:
     """Mean and directions of answers to drawn images, as `made_up_images.directions` makes them."""
     mean = answers.mean(0)
     torch.manual_seed(0)
-    _, spread, components = torch.svd_lowrank(answers - mean, q=kept + 100, niter=3)
-    variances = spread[:kept].square() / len(answers)
-    return mean, components[:, :kept] * (variances + ADDED * variances.mean()) ** (-WHITENED / 2)
+    _, spread, components = torch.svd_lowrank(answers - mean, q=dimensions + 100, niter=3)
+    variances = spread[:dimensions].square() / len(answers)
+    return mean, components[:, :dimensions] * (variances + ADDED * variances.mean()) ** (
+        -WHITENED / 2
+    )
 
 
 def ridge(train: ceiling.Part, held: ceiling.Part) -> float:
@@ -65,12 +67,14 @@ def ridge(train: ceiling.Part, held: ceiling.Part) -> float:
     return best
 
 
-def encoded(encoder: Encoder, images: np.ndarray, layers: str, kept: int) -> tuple[Tensor, Tensor]:
+def encoded(
+    encoder: Encoder, images: np.ndarray, layers: str, dimensions: int
+) -> tuple[Tensor, Tensor]:
     """Features of images by public directions, (rows, kept), and all answers that they come
     from.
     """
-    shown = torch.cat(made_up(ceiling.SHAPE, most=6000))
-    mean, components = public_directions(maps(encoder, shown, layers), kept)
+    drawn_images = torch.cat(made_up(ceiling.SHAPE, most=6000))
+    mean, components = public_directions(maps(encoder, drawn_images, layers), dimensions)
     answers = maps(encoder, torch.from_numpy(images).float() / 255, layers)
     return projected(answers, mean, components), answers
 
@@ -91,39 +95,39 @@ def main() -> None:
         "--all", action="store_true", help="also the default features alone, and all answers"
     )
     parser.add_argument("--private", type=int, default=0, help="seeds of DP-SGD")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    encoder = Encoder(given.width)
-    if str(given.encoder) != "untrained":
-        encoder.load_state_dict(torch.load(given.encoder, weights_only=True))
+    encoder = Encoder(options.width)
+    if str(options.encoder) != "untrained":
+        encoder.load_state_dict(torch.load(options.encoder, weights_only=True))
     encoder.eval()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    data = pv.load("cifar10", given.data_dir)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    data = pv.load("cifar10", options.data_dir)
     images, y = (
-        data.x[: given.rows],
-        torch.from_numpy(np.asarray(data.y[: given.rows]).astype(np.int64)),
+        data.x[: options.rows],
+        torch.from_numpy(np.asarray(data.y[: options.rows]).astype(np.int64)),
     )
     cut = len(y) * 4 // 5
     default = ceiling.features(
-        ceiling.answers(images, given.folder, 2000), "2000", given.folder, cut
+        ceiling.answers(images, options.folder, 2000), "2000", options.folder, cut
     )
-    own, answers = encoded(encoder, np.asarray(images), given.layers, given.kept)
-    joined = torch.cat((default, own), 1)  # rows of norm sqrt(numbers), as each part's are
+    directions, answers = encoded(encoder, np.asarray(images), options.layers, options.kept)
+    joined = torch.cat((default, directions), 1)  # rows of norm sqrt(numbers), as each part's are
     figures: dict[str, object] = {
-        "encoder": str(given.encoder),
-        "layers": given.layers,
-        "kept": given.kept,
+        "encoder": str(options.encoder),
+        "layers": options.layers,
+        "kept": options.kept,
     }
-    every = {"directions": own, "joined": joined} | (
-        {"answers": answers, "default": default} if given.all else {}
+    every = {"directions": directions, "joined": joined} | (
+        {"answers": answers, "default": default} if options.all else {}
     )
     for name, x in every.items():
         figures[name] = round(ridge((x[:cut], y[:cut]), (x[cut:], y[cut:])), 4)
     print(json.dumps(figures), flush=True)
     train, held = (joined[:cut], y[:cut]), (joined[cut:], y[cut:])
-    for epsilon in ceiling.EPSILONS if given.private else ():
-        width, seeds = joined.shape[1], range(given.private)
+    for epsilon in ceiling.EPSILONS if options.private else ():
+        width, seeds = joined.shape[1], range(options.private)
         accuracies = [ceiling.private(train, held, epsilon, width, seed=seed) for seed in seeds]
         print(json.dumps({"epsilon": epsilon, "joined, DP-SGD": accuracies}), flush=True)
 

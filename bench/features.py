@@ -84,8 +84,8 @@ def one_pass(size: Size) -> Case:
         return counts.values[0], sums.values[0]
 
     def boxed(*rows: object) -> tuple[torch.Tensor, torch.Tensor]:
-        found = box_sums(*rows, classes=CLASSES, bound=2.0)  # type: ignore[arg-type]
-        return found.counts.values[0], found.sums
+        statistics = box_sums(*rows, classes=CLASSES, bound=2.0)  # type: ignore[arg-type]
+        return statistics.counts.values[0], statistics.sums
 
     ways = (
         Variant("numpy means", by_numpy, prepared=True, slow=True),
@@ -120,10 +120,10 @@ def main() -> None:
     """The command line."""
     parser = common.parser(__file__, "Class statistics in one pass over blocks.")
     parser.add_argument("--threads", type=int, help="threads of torch; by default its own choice")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    common.main(__file__, given, [one_pass(QUICK if given.quick else FULL)], 1)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    common.main(__file__, options, [one_pass(QUICK if options.quick else FULL)], 1)
 
 
 if __name__ == "__main__":

@@ -232,8 +232,8 @@ def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     rows = compare(SEEDS[:1] if options.quick else SEEDS)
     if options.out:
-        stated = {"clients": CLIENTS, "rounds": ROUNDS, "delta": DELTA, "rows": rows}
-        options.out.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
+        comparison = {"clients": CLIENTS, "rounds": ROUNDS, "delta": DELTA, "rows": rows}
+        options.out.write_text(json.dumps(comparison, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

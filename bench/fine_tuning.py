@@ -51,9 +51,9 @@ class Tuned(nn.Module):
         """Rows (rows, fixed + 4096) to scores."""
         maps = rows[:, self.fixed :].reshape(-1, *MAPS)
         seen = F.relu(maps + self.convolution(maps)).flatten(1)
-        own = (seen - self.get_buffer("mean")) @ self.get_buffer("components")
-        own = own / own.norm(dim=1, keepdim=True).clamp(min=1e-6) * math.sqrt(own.shape[1])
-        return self.head(torch.cat([rows[:, : self.fixed], own], 1))  # type: ignore[no-any-return]
+        tuned = (seen - self.get_buffer("mean")) @ self.get_buffer("components")
+        tuned = tuned / tuned.norm(dim=1, keepdim=True).clamp(min=1e-6) * math.sqrt(tuned.shape[1])
+        return self.head(torch.cat([rows[:, : self.fixed], tuned], 1))  # type: ignore[no-any-return]
 
 
 def before(encoder: Any, images: Tensor) -> Tensor:
@@ -62,14 +62,14 @@ def before(encoder: Any, images: Tensor) -> Tensor:
     for some in images.split(250):
         maps = 2 * some.float() - 1
         for index, (inputs, outputs, stride, size) in enumerate(drawn_encoder._CONVOLUTIONS[:-1]):
-            made = F.conv2d(
+            convolved = F.conv2d(
                 maps,
                 encoder.get_buffer(f"weight{index}"),
                 encoder.get_buffer(f"bias{index}"),
                 stride,
                 size // 2,
             )
-            maps = F.relu(maps + made if inputs == outputs else made)
+            maps = F.relu(maps + convolved if inputs == outputs else convolved)
         parts.append(maps.flatten(1))
     return torch.cat(parts)
 
@@ -115,10 +115,10 @@ def privately(network: Tuned, data: pv.Dataset, epsilon: float, epochs: int, rat
     network.convolution.requires_grad_(rate > 0)
 
     def descent(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        own = {id(value) for value in network.convolution.parameters()}
+        of_convolution = {id(value) for value in network.convolution.parameters()}
         groups: list[list[Tensor]] = [[], []]
         for value in parameters:
-            groups[id(value) in own].append(value)
+            groups[id(value) in of_convolution].append(value)
         rates = zip(groups, (head, rate * head), strict=True)
         return torch.optim.SGD([{"params": values, "lr": each} for values, each in rates if values])
 
@@ -143,29 +143,29 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="300 rows and one epoch, to see that it runs"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     images, rows, epochs = (
         pv.load("cifar10"),
-        300 if given.quick else given.rows,
-        1 if given.quick else given.epochs,
+        300 if options.quick else options.rows,
+        1 if options.quick else options.epochs,
     )
     chain, images = read_features(usual(np.shape(images.x)[1:], images.low, 10**6) or "raw", images)
     x = torch.from_numpy(np.asarray(images.x[:rows]))
     with feature_cache(cache() / "features"):  # those of all rows are kept for other runs
-        front = Front(chain, images, x if given.quick else images.tensors()[0])
-    joined = next(own for own in front.modules if hasattr(own, "encoder"))
+        front = Front(chain, images, x if options.quick else images.tensors()[0])
+    joined = next(module for module in front.modules if hasattr(module, "encoder"))
     fixed = front.rows.shape[1] - joined.encoder.kept
     x = torch.cat([front.rows[:rows, :fixed], before(joined.encoder, x)], 1)
     y, cut = np.asarray(images.y[:rows]), rows * 4 // 5
     data = pv.Dataset(x[:cut].numpy(), y[:cut], x[cut:].numpy(), y[cut:], classes=10)
     plain = {
-        name: plainly(Tuned(joined.encoder, fixed), data, min(epochs, 6), tuned=own)
-        for name, own in (("fixed", False), ("fine-tuned", True))
+        name: plainly(Tuned(joined.encoder, fixed), data, min(epochs, 6), tuned=tuned)
+        for name, tuned in (("fixed", False), ("fine-tuned", True))
     }
     print(json.dumps({"without privacy": plain}), flush=True)
-    for epsilon in map(float, given.epsilons.split(",")):
-        for rate in map(float, given.rates.split(",")):
+    for epsilon in map(float, options.epsilons.split(",")):
+        for rate in map(float, options.rates.split(",")):
             reached = privately(Tuned(joined.encoder, fixed), data, epsilon, epochs, rate)
             print(json.dumps({"epsilon": epsilon, "rate": rate, "accuracy": reached}), flush=True)
 

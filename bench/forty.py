@@ -172,8 +172,8 @@ IMAGES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def _transformer(config: str, model: str, own: dict[str, Any]) -> Callable[[], nn.Module]:
-    return configured(config, model, **({} if own is _GPT else _USUAL) | own)
+def _transformer(config: str, model: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
+    return configured(config, model, **({} if settings is _GPT else _USUAL) | settings)
 
 
 def _of_timm(name: str, options: dict[str, Any]) -> Callable[[], nn.Module]:
@@ -191,10 +191,10 @@ def _resnet(layers: int) -> Callable[[], nn.Module]:
         import torchvision
 
         torch.manual_seed(0)
-        made: nn.Module = getattr(torchvision.models, f"resnet{layers}")(
+        network: nn.Module = getattr(torchvision.models, f"resnet{layers}")(
             num_classes=CLASSES, norm_layer=lambda width: nn.GroupNorm(min(32, width), width)
         )
-        return made
+        return network
 
     return make
 
@@ -226,16 +226,16 @@ def _of_bench(network: networks.Network) -> Network:
         return {"x": x, "labels": y}
 
     def loss(model: nn.Module, rows: Batch) -> Tensor:
-        found: Tensor = networks.losses(model(rows["x"]), rows["labels"])
-        return found
+        losses: Tensor = networks.losses(model(rows["x"]), rows["labels"])
+        return losses
 
     return Network(network.title, lambda: network.built("cpu"), batch, loss)
 
 
 def every() -> list[Network]:
     """All forty."""
-    made = [_of_bench(own) for own in networks.FULL if own.name != "resnet"]
-    made += [
+    forty = [_of_bench(network) for network in networks.FULL if network.name != "resnet"]
+    forty += [
         Network(
             f"ResNet-{layers} with group norm (torchvision)",
             _resnet(layers),
@@ -244,20 +244,20 @@ def every() -> list[Network]:
         )
         for layers in (18, 50)
     ]
-    made += [
-        Network(name, _transformer(*own), lambda: _without_positions(_classes()), of_classes)
-        for name, own in ENCODERS.items()
+    forty += [
+        Network(name, _transformer(*settings), lambda: _without_positions(_classes()), of_classes)
+        for name, settings in ENCODERS.items()
     ]
-    made += [
+    forty += [
         Network(
             name,
-            _transformer(*own),
+            _transformer(*settings),
             lambda: _without_positions(texts(EXAMPLES, LENGTH, VOCABULARY)),
             of_next_tokens,
         )
-        for name, own in DECODERS.items()
+        for name, settings in DECODERS.items()
     ]
-    made.append(
+    forty.append(
         Network(
             "T5",
             configured("T5Config", "T5ForConditionalGeneration", **_T5),
@@ -265,16 +265,16 @@ def every() -> list[Network]:
             of_targets,
         )
     )
-    made += [
-        Network(f"{name} (timm)", _of_timm(name, own), _images(size), of_tensor)
-        for name, (size, own) in IMAGES.items()
+    forty += [
+        Network(f"{name} (timm)", _of_timm(name, settings), _images(size), of_tensor)
+        for name, (size, settings) in IMAGES.items()
     ]
     drawn = torch.Generator().manual_seed(0)
     series = {"x": torch.randn(64, 64, 64, generator=drawn), "labels": torch.arange(64) % CLASSES}
-    made.append(
+    forty.append(
         Network("GRU 128, length 64, batch 64", _recurrent(nn.GRU), lambda: dict(series), of_tensor)
     )
-    return made
+    return forty
 
 
 @dataclass(frozen=True)
@@ -331,10 +331,10 @@ def measured(network: Network, rounds: int) -> Measured:
     for step in (plain, private):
         step()
     for _ in range(rounds):
-        for step, own in zip((plain, private), times, strict=True):
+        for step, seconds in zip((plain, private), times, strict=True):
             begun = time.process_time()
             step()
-            own.append(time.process_time() - begun)
+            seconds.append(time.process_time() - begun)
     ratios = sorted(two / one for one, two in zip(*times, strict=True))
     wrong = "" if apart < WITHIN else f"sums are {apart:.2g} apart"
     return Measured(
@@ -348,17 +348,20 @@ def _distance(network: Network, model: nn.Module, batch: Batch) -> float:
     """
     two = {name: leaf[:2] for name, leaf in batch.items()}
     ours = ClippedGradients(model, network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=2)
-    found = ours(next(FullBatch().draw(2)), TensorRows(two)).values
+    clipped_sum = ours(next(FullBatch().draw(2)), TensorRows(two)).values
     trained = list(ours.parameters.values())
     totals = [torch.zeros_like(p) for p in trained]
     for row in range(2):
         loss = network.loss(model, {name: leaf[row : row + 1] for name, leaf in two.items()}).sum()
-        own = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-        norm = float(torch.sqrt(sum(((part.double() ** 2).sum() for part in own), torch.zeros(()))))
-        for total, part in zip(totals, own, strict=True):
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+        norm = float(
+            torch.sqrt(sum(((part.double() ** 2).sum() for part in gradients), torch.zeros(())))
+        )
+        for total, part in zip(totals, gradients, strict=True):
             total.add_(part, alpha=min(1.0, CLIP / max(norm, 1e-12)))
     apart = sum(
-        float(((one - other).double() ** 2).sum()) for one, other in zip(found, totals, strict=True)
+        float(((one - other).double() ** 2).sum())
+        for one, other in zip(clipped_sum, totals, strict=True)
     )
     whole = sum(float((other.double() ** 2).sum()) for other in totals)
     return float((apart / max(whole, 1e-30)) ** 0.5)
@@ -368,16 +371,16 @@ def figures(row: Measured) -> dict[str, Any]:
     """What was measured of a network, as `docs/forty-networks.json` has it; without figures of one
     that is refused.
     """
-    stated: dict[str, Any] = {
+    measured_figures: dict[str, Any] = {
         "network": row.name,
         "parameters_millions": round(row.parameters / 1e6, 2),
     }
     if row.ratios:
         low, _, high = statistics.quantiles(row.ratios, n=4)
-        stated["plain_ms"] = round(row.plain * 1e3)
-        stated["private_over_plain"] = round(statistics.median(row.ratios), 2)
-        stated["quartiles"] = [round(low, 2), round(high, 2)]
-    return stated | {"computed": row.reason or row.way}
+        measured_figures["plain_ms"] = round(row.plain * 1e3)
+        measured_figures["private_over_plain"] = round(statistics.median(row.ratios), 2)
+        measured_figures["quartiles"] = [round(low, 2), round(high, 2)]
+    return measured_figures | {"computed": row.reason or row.way}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -414,8 +417,8 @@ def write(rows: Sequence[dict[str, Any]], docs: Path) -> None:
 
     lines = ",\n".join(f" {json.dumps(row, ensure_ascii=False)}" for row in rows)
     (docs / "forty-networks.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    shown = [row for row in rows if row["network"] in ON_THE_PAGE]
-    write_table(docs / "performance.md", "forty", table(shown))
+    on_the_page = [row for row in rows if row["network"] in ON_THE_PAGE]
+    write_table(docs / "performance.md", "forty", table(on_the_page))
 
 
 def main() -> None:
@@ -439,22 +442,22 @@ def main() -> None:
         metavar="DOCS",
         help="write the figures into the pages of this folder",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     make_torchvision_importable()
     torch.set_num_threads(1)
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    chosen = ("MLP 60", "BERT", "GRU") if given.quick else given.only
+    chosen = ("MLP 60", "BERT", "GRU") if options.quick else options.only
     rows = []
     for network in every():
         if chosen is None or any(name in network.name for name in chosen):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                rows.append(figures(measured(network, 2 if given.quick else given.rounds)))
+                rows.append(figures(measured(network, 2 if options.quick else options.rounds)))
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    if given.write:
-        write(rows, given.write)
+    if options.write:
+        write(rows, options.write)
     else:
         print(table(rows))
 

@@ -210,14 +210,14 @@ class _UNet(nn.Module):
         self.head = nn.Conv3d(one, CLASSES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = []
+        skipped = []
         for down in self.down:
             x = down(x)
-            kept.append(x)
+            skipped.append(x)
             x = F.max_pool3d(x, 2)
         x = self.bottom(x)
         for lift, up in zip(self.lift, self.up, strict=True):
-            x = up(torch.cat([lift(x), kept.pop()], 1))
+            x = up(torch.cat([lift(x), skipped.pop()], 1))
         return cast(Tensor, self.head(x))
 
 
@@ -302,17 +302,17 @@ def _with_own_attention(model: nn.Module) -> nn.Module:
 
 
 def _joined_attention(tensors: Tensors) -> Tensors:
-    found = {}
+    joined = {}
     for name, tensor in tensors.items():
         module, _, kind = name.rpartition(".")
         owner, _, part = module.rpartition(".")
         if not owner.endswith("self_attn") or part not in _Attention.parts:
-            found[name] = tensor
+            joined[name] = tensor
         elif part == "q":
-            found[f"{owner}.in_proj_{kind}"] = torch.cat(
+            joined[f"{owner}.in_proj_{kind}"] = torch.cat(
                 [tensors[f"{owner}.{p}.{kind}"] for p in _Attention.parts]
             )
-    return found
+    return joined
 
 
 def transformer(

@@ -166,9 +166,9 @@ def cases(draws: int, rounds: int) -> list[Case]:
 
 
 if __name__ == "__main__":
-    options = common.parser(__file__, "Noise on a tensor: time and memory.")
-    options.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
+    parser = common.parser(__file__, "Noise on a tensor: time and memory.")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(cost_on_a_device(), file=sys.stderr)  # a process that measures memory prints a number
-    common.main(__file__, given, cases(1_000_000, 11 if given.quick else 51))
+    common.main(__file__, options, cases(1_000_000, 11 if options.quick else 51))

@@ -103,7 +103,7 @@ def reducer(size: Size) -> teachers_module.PublicPCA:
 
 def streamed(size: Size, number: int) -> Any:
     """Prepare the library's way, release included."""
-    found, plan = (
+    encoder, plan = (
         reducer(size),
         pv.teachers.PatePlan(size.queries, number, pv.teachers.Ball(RADIUS), noise_multiplier=1e-3),
     )
@@ -112,9 +112,9 @@ def streamed(size: Size, number: int) -> Any:
     def run() -> float:
         streams = pv.Streams.new(0)
         sums, _ = sum_answers(
-            plan, MadeUp(size, number), found, torch.zeros(size.queries, 1), streams
+            plan, MadeUp(size, number), encoder, torch.zeros(size.queries, 1), streams
         )
-        release_answers(plan, sums, found, Ledger(), streams)
+        release_answers(plan, sums, encoder, Ledger(), streams)
         return float(sums.sums.norm())  # type: ignore[union-attr]
 
     return run
@@ -122,12 +122,12 @@ def streamed(size: Size, number: int) -> Any:
 
 def held(size: Size, number: int) -> Any:
     """Prepare the obvious way: all answers in memory, encoded and clipped at once."""
-    found = reducer(size)
+    encoder = reducer(size)
     signal(size)
 
     def run() -> float:
         said = list(MadeUp(size, number).answers(torch.zeros(size.queries, 1), pv.Streams.new(0)))
-        codes = found.encode(torch.cat(said)).double()  # type: ignore[arg-type]
+        codes = encoder.encode(torch.cat(said)).double()  # type: ignore[arg-type]
         return float(clip_to_ball(codes, RADIUS).view(number, size.queries, -1).sum(0).norm())
 
     return run
@@ -167,10 +167,10 @@ def cases(size: Size) -> list[Case]:
 
 def main() -> None:
     """Read the options, run the benchmark, and print codes a second."""
-    given = common.parser(__file__, __doc__.splitlines()[0]).parse_args()
-    size = QUICK if given.quick else FULL
-    rows = common.main(__file__, given, cases(size), at_once=1)
-    if rows and not given.json:
+    options = common.parser(__file__, __doc__.splitlines()[0]).parse_args()
+    size = QUICK if options.quick else FULL
+    rows = common.main(__file__, options, cases(size), at_once=1)
+    if rows and not options.json:
         for row in rows:
             number = int(row.variant.split()[0]) if row.variant.endswith("teachers") else size.held
             print(

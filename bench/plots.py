@@ -89,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "folder", type=Path, nargs="?", default=FIGURES, help="where the figures go"
     )
-    given = parser.parse_args(argv)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    for axis, rows in json.loads(given.file.read_text()).items():
-        path = given.folder / f"clipping-{axis}.png"
+    options = parser.parse_args(argv)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for axis, rows in json.loads(options.file.read_text()).items():
+        path = options.folder / f"clipping-{axis}.png"
         draw(axis, rows, path)
-        print(path, *(f"{own}: {power:.2f}" for own, power in exponents(rows).items()), sep="\n  ")
+        print(
+            path, *(f"{label}: {power:.2f}" for label, power in exponents(rows).items()), sep="\n  "
+        )
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def private() -> Generator[None]:
     )
     loss = nn.CrossEntropyLoss(reduction="none")
     with pv.Run(
-        plan, network(), loss, rows(), optimizer=lambda own: torch.optim.SGD(own, lr=0.1)
+        plan, network(), loss, rows(), optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1)
     ) as run:
         for epoch in run:
             for batch in epoch:
@@ -83,7 +83,7 @@ def private() -> Generator[None]:
 
 def seconds(kinds: dict[str, Generator[None]], before: int, turns: int) -> dict[str, list[float]]:
     """The seconds of single steps by kind, and of their processor time; the kinds take turns."""
-    found: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for steps in kinds.values():
         for _ in islice(steps, before):
             pass
@@ -92,9 +92,9 @@ def seconds(kinds: dict[str, Generator[None]], before: int, turns: int) -> dict[
             for _ in range(STEPS):
                 start, busy = time.perf_counter(), time.process_time()
                 next(steps)
-                found.setdefault(kind, []).append(time.perf_counter() - start)
-                found.setdefault(f"{kind} busy", []).append(time.process_time() - busy)
-    return found
+                by_kind.setdefault(kind, []).append(time.perf_counter() - start)
+                by_kind.setdefault(f"{kind} busy", []).append(time.process_time() - busy)
+    return by_kind
 
 
 def inside(before: int, turns: int) -> None:
@@ -158,9 +158,12 @@ def main() -> None:
     if options.json:
         return print(json.dumps(table, indent=1))
     print(f"{'processes':>20} {'plain ms':>9} {'private ms':>11} {'ratio':>6} {'busy':>6}")
-    for name, own in table.items():
-        ratio, busy = own["private"] / own["plain"], own["private busy"] / own["plain busy"]
-        times = f"{1e3 * own['plain']:>9.1f} {1e3 * own['private']:>11.1f}"
+    for name, medians in table.items():
+        ratio, busy = (
+            medians["private"] / medians["plain"],
+            medians["private busy"] / medians["plain busy"],
+        )
+        times = f"{1e3 * medians['plain']:>9.1f} {1e3 * medians['private']:>11.1f}"
         print(f"{name:>20} {times} {ratio:>6.2f} {busy:>6.2f}")
     return None
 

@@ -64,8 +64,8 @@ def case(name: str, size: Size) -> Case:
                 epochs=size.epochs,
                 schedule=pv.schedules.Constant(start=2.0),
             )
-            kept = tempfile.TemporaryDirectory(prefix="recording-")
-            committed = Path(kept.name) / "committed"
+            folder_of_commitment = tempfile.TemporaryDirectory(prefix="recording-")
+            committed = Path(folder_of_commitment.name) / "committed"
             loss = nn.CrossEntropyLoss(reduction="none")
 
             def train(checkpoint: Any, streams: pv.Streams | None = None) -> Any:
@@ -76,7 +76,7 @@ def case(name: str, size: Size) -> Case:
 
             commit(data, committed, train)
 
-            def run(_kept: object = kept) -> float:
+            def run(_folder: object = folder_of_commitment) -> float:
                 with tempfile.TemporaryDirectory(prefix="recording-") as place:
                     checkpoint = None
                     if between:
@@ -110,11 +110,11 @@ def cases(size: Size) -> list[Case]:
 
 def main() -> None:
     """The command line."""
-    given = common.parser(
+    options = common.parser(
         __file__, "Training that records a transcript, beside training that does not."
     ).parse_args()
     torch.set_num_threads(1)
-    common.main(__file__, given, cases(QUICK if given.quick else FULL), 1)
+    common.main(__file__, options, cases(QUICK if options.quick else FULL), 1)
 
 
 if __name__ == "__main__":

@@ -106,13 +106,13 @@ def table(rates: Rates, sizes: Collection[str] = tuple(PARAMETERS)) -> Iterator[
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |"
     for name in sizes:
         for ranks in RANKS:
-            own = step(PARAMETERS[name], ranks, rates)
+            costs = step(PARAMETERS[name], ranks, rates)
             memory = [
-                size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")
+                size(costs[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")
             ]
-            times = [seconds(own["seconds"][part]) for part in ("compute", "sending", "noise")]
-            kept = f"{size(own['checkpoint'])}, {seconds(own['checkpoint seconds'])}"
-            cells = [name, ranks, *memory, *times, own["largest"], kept]
+            times = [seconds(costs["seconds"][part]) for part in ("compute", "sending", "noise")]
+            checkpoint = f"{size(costs['checkpoint'])}, {seconds(costs['checkpoint seconds'])}"
+            cells = [name, ranks, *memory, *times, costs["largest"], checkpoint]
             yield f"| {' | '.join(map(str, cells))} |"
 
 
@@ -178,12 +178,12 @@ def measured() -> dict[str, Any]:
     return figures
 
 
-def main(given: list[str] | None = None) -> dict[str, Any]:
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Print the table, and what is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     rates = Rates()
     steps = {
         name: {ranks: step(number, ranks, rates) for ranks in RANKS}

@@ -55,7 +55,7 @@ def inside(layers: int, width: int, *, shard: bool) -> None:
     every: list[tuple[float, float]] = [(0.0, 0.0)] * dist.get_world_size()
     dist.all_gather_object(every, (prepared - before, peak() - before))
     if dist.get_rank() == 0:
-        print(json.dumps([max(own[place] for own in every) for place in range(2)]))
+        print(json.dumps([max(figures[place] for figures in every) for place in range(2)]))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -73,7 +73,12 @@ def train(layers: int, width: int, *, shard: bool) -> float:
     )
     loss = nn.CrossEntropyLoss(reduction="none")
     with pv.Run(
-        plan, model, loss, rows, microbatch=8, optimizer=lambda own: torch.optim.Adam(own, lr=1e-3)
+        plan,
+        model,
+        loss,
+        rows,
+        microbatch=8,
+        optimizer=lambda weights: torch.optim.Adam(weights, lr=1e-3),
     ) as run:
         prepared = peak()
         for number, batch in enumerate(next(iter(run))):

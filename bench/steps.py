@@ -255,13 +255,13 @@ def truth(network: Network) -> tuple[Tensors, Tensor]:
     return total, torch.stack(norms)
 
 
-def distance(network: Network, found: Tensors) -> float:
-    """The L2 distance of `found` from the truth, over the truth's norm."""
+def distance(network: Network, sums: Tensors) -> float:
+    """The L2 distance of `sums` from the truth, over the truth's norm."""
     total, _ = truth(network)
-    if found.keys() != total.keys():
-        raise KeyError(f"the sums are of other parameters: {sorted(found.keys() ^ total.keys())}")
+    if sums.keys() != total.keys():
+        raise KeyError(f"the sums are of other parameters: {sorted(sums.keys() ^ total.keys())}")
     apart = sum(
-        float((found[name].detach().double().cpu() - total[name]).square().sum()) for name in total
+        float((sums[name].detach().double().cpu() - total[name]).square().sum()) for name in total
     )
     return float((apart / sum(float(part.square().sum()) for part in total.values())) ** 0.5)
 

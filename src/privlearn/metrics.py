@@ -481,7 +481,7 @@ def of_numbers(outputs: Tensor, y: Tensor) -> Metrics:
         of_values(predicted.numpy(), known.numpy()).figures
         for predicted, known in zip(outputs.double().T, y.double().T, strict=True)
     ]
-    figures = {name: float(np.mean([own[name] for own in each])) for name in each[0]}
+    figures = {name: float(np.mean([values[name] for values in each])) for name in each[0]}
     figures |= {
         f"{name}_{target}": value
         for target, figures_of_target in enumerate(each, 1)

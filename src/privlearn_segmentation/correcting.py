@@ -96,7 +96,7 @@ def correct(
     *,
     ledger: Ledger | None,
     streams: Streams,
-    kept: KeptFolder | None = None,
+    run_folder: KeptFolder | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Ask teachers for maps, release these as codes, and train the student on them.
@@ -108,10 +108,10 @@ def correct(
         start: what was learned from public volumes.
         ledger: what to charge; None: a new one.
         streams: the random streams.
-        kept: the folder to keep teachers and their answers in.
+        run_folder: the folder to keep teachers and their answers in.
         progress: called with how many teachers are trained, and how many there are.
     """
-    folder = None if kept is None else kept.folder
+    folder = None if run_folder is None else run_folder.folder
     return pate(
         codes.plan,
         codes.answering(start.teachers(data, codes.plan.teachers, folder=folder)),
@@ -121,5 +121,5 @@ def correct(
         ledger=ledger,
         streams=streams,
         progress=progress,
-        keep=None if kept is None else kept.answers,
+        keep=None if run_folder is None else run_folder.answers,
     )

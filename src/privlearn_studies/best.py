@@ -52,7 +52,7 @@ _DATA = ("mnist", "fashion-mnist", "cifar10", "cifar10-features", "usps", "adult
 #: What the methods of the papers reach on MNIST, in their own settings or better ones.
 _YU, _MAC, _PATE = "Yu et al., decaying noise", "DP-MAC", "PATE, votes"
 PAPERS = (_YU, _MAC, _PATE)
-_Made = dict[Call, list[Outcome]]
+_Outcomes = dict[Call, list[Outcome]]
 _Reached = dict[tuple[str, float], list[float]]
 
 
@@ -210,15 +210,17 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every data set at every target, and MNIST by Opacus's example."""
     numbers, calls = range(seeds or (_QUICK_SEEDS if quick else _SEEDS)), grid(quick)
     known = () if quick else PUBLISHED  # which are of all rows
-    made = runs(calls, numbers)
+    by_call = runs(calls, numbers)
     rows = []
     for call in calls:
         label = f"{call.data}, epsilon {call.epsilon:g}, {call.way}"
         best = best_known(call.data, call.epsilon) if known and call.way == DEFAULTS else None
         rows += [
-            mean_row(label, "test accuracy", each(made[call], "accuracy"), best and best.accuracy),
-            mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(made[call], "epsilon")),
-            mean_row(label, "seconds of training, one thread", each(made[call], "seconds")),
+            mean_row(
+                label, "test accuracy", each(by_call[call], "accuracy"), best and best.accuracy
+            ),
+            mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(by_call[call], "epsilon")),
+            mean_row(label, "seconds of training, one thread", each(by_call[call], "seconds")),
         ]
     papers = {} if quick else reached_by_papers(runs, numbers)
     for (way, epsilon), accuracies in papers.items():
@@ -226,21 +228,26 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     names = list(dict.fromkeys(call.data for call in calls))
     title = "accuracy with default settings" + (f", {_QUICK_ROWS:,} training rows" if quick else "")
     panels = [
-        _panel(name, {c: made[c] for c in calls if c.data == name}, papers, known) for name in names
+        _panel(name, {c: by_call[c] for c in calls if c.data == name}, papers, known)
+        for name in names
     ]
     figure = Figure(title, panels, 13, 10 if len(names) > 3 else 5, 3)
-    return Findings(tuple(rows), figure, _notes(made, papers, len(numbers), quick))
+    return Findings(tuple(rows), figure, _notes(by_call, papers, len(numbers), quick))
 
 
-def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
-    epsilons = sorted({call.epsilon for call in made})
+def _notes(by_call: _Outcomes, papers: _Reached, seeds: int, quick: bool) -> str:
+    epsilons = sorted({call.epsilon for call in by_call})
     columns = [f"epsilon {epsilon:g}" for epsilon in epsilons]
-    by_way = {(call.data, call.way, call.epsilon): mine for call, mine in made.items()}
+    by_way = {(call.data, call.way, call.epsilon): mine for call, mine in by_call.items()}
     lines = []
-    for name, way in dict.fromkeys((call.data, call.way) for call in made):
-        own = (by_way.get((name, way, epsilon)) for epsilon in epsilons)
+    for name, way in dict.fromkeys((call.data, call.way) for call in by_call):
+        by_epsilon = (by_way.get((name, way, epsilon)) for epsilon in epsilons)
         lines.append(
-            (name, way, *("–" if mine is None else spread(each(mine, "accuracy")) for mine in own))
+            (
+                name,
+                way,
+                *("–" if mine is None else spread(each(mine, "accuracy")) for mine in by_epsilon),
+            )
         )
     for way in dict.fromkeys(way for way, _ in papers):
         lines.append(
@@ -251,7 +258,7 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
             )
         )
     seconds = []
-    for name in dict.fromkeys(call.data for call in made):
+    for name in dict.fromkeys(call.data for call in by_call):
         several = [by_way[name, DEFAULTS, epsilon] for epsilon in epsilons]
         seconds.append(
             (
@@ -262,14 +269,14 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
         )
     ours = {
         (call.data, call.epsilon): mean(each(mine, "accuracy"))
-        for call, mine in made.items()
+        for call, mine in by_call.items()
         if call.way == DEFAULTS
     }
     return page(
         "best",
         seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
         delta=DELTA,
-        names=", ".join(dict.fromkeys(call.data for call in made)),
+        names=", ".join(dict.fromkeys(call.data for call in by_call)),
         quick=" " + page("best-parts:quick", rows=_QUICK_ROWS) if quick else "",
         table=table(("data", "way", *columns), lines),
         seconds=table(("data", "weights", *columns), seconds),
@@ -279,31 +286,35 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
     )
 
 
-def _panel(data: str, made: _Made, papers: _Reached, known: Sequence[Published]) -> Panel:
+def _panel(data: str, by_call: _Outcomes, papers: _Reached, known: Sequence[Published]) -> Panel:
     """Accuracy against epsilon: lines are ours, marks what others published; hollow: the papers'
     methods, run here.
     """
     drawn: list[Mark] = []
     for way, colour in ((DEFAULTS, BLUE), (STATISTICS, SKY), (EXAMPLE, GREY)):
-        own = {
+        means = {
             call.epsilon: mean(each(mine, "accuracy"))
-            for call, mine in made.items()
+            for call, mine in by_call.items()
             if call.way == way
         }
-        if own:
+        if means:
             drawn.append(
-                Curve(sorted(own), [own[epsilon] for epsilon in sorted(own)], way, colour, "o-")
+                Curve(
+                    sorted(means), [means[epsilon] for epsilon in sorted(means)], way, colour, "o-"
+                )
             )
     for which, (whose, points) in enumerate(marks(data, known).items()):
         x, y = zip(*points, strict=True)
         drawn.append(Curve(x, y, f"published: {whose}", RED, "x^sDvP*"[which % 7], size=6))
     for way, marker in zip(PAPERS, "osD", strict=True) if data == "mnist" else ():
-        own = {epsilon: mean(values) for (name, epsilon), values in papers.items() if name == way}
-        if own:
+        by_paper = {
+            epsilon: mean(values) for (name, epsilon), values in papers.items() if name == way
+        }
+        if by_paper:
             drawn.append(
                 Curve(
-                    sorted(own),
-                    [own[e] for e in sorted(own)],
+                    sorted(by_paper),
+                    [by_paper[e] for e in sorted(by_paper)],
                     way,
                     GREEN,
                     marker,

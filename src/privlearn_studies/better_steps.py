@@ -139,8 +139,8 @@ def rows_of(data: str, first: int = ROWS) -> Dataset:
     chain, rows = read_features(IMAGES[data], rows)
     with feature_cache(cache() / "features"):
         x, x_test = (
-            Front(chain, rows, own).rows.flatten(1).numpy()
-            for own in (rows.tensors()[0], rows.test_tensors()[0])
+            Front(chain, rows, images).rows.flatten(1).numpy()
+            for images in (rows.tensors()[0], rows.test_tensors()[0])
         )
     return Dataset(x, y, x_test, y_test, classes=rows.classes, name=data)
 
@@ -258,18 +258,18 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         )[1]
         for cell in cells
     }
-    made: _Reached = {}
+    outcomes: _Reached = {}
     for slow in (False, True):
-        own = {
+        final_calls = {
             cell: _call(cell, chosen[cell], first) for cell in cells if (cell[0] in _FEWER) == slow
         }
-        made |= runs.named(own, range(min(most, _FEWER_SEEDS) if slow else most))
-    made = {cell: made[cell] for cell in cells}
-    panels = [_panel(name, made) for name in names]
+        outcomes |= runs.named(final_calls, range(min(most, _FEWER_SEEDS) if slow else most))
+    outcomes = {cell: outcomes[cell] for cell in cells}
+    panels = [_panel(name, outcomes) for name in names]
     figure = Figure(
         "steps at equal epsilon", panels, 12, 3.2 * math.ceil(len(names) / 4), 4, legend=4
     )
-    return Findings(tuple(_rows(made, chosen)), figure, _notes(made, chosen, first))
+    return Findings(tuple(_rows(outcomes, chosen)), figure, _notes(outcomes, chosen, first))
 
 
 def _call(cell: _Cell, attempt: tuple[str, float], first: int) -> Call:
@@ -287,9 +287,9 @@ def _metric(data: str) -> str:
     return "AUC" if data in TABLES else "test accuracy"
 
 
-def _rows(made: _Reached, chosen: dict[_Cell, tuple[str, float]]) -> list[Row]:
+def _rows(by_cell: _Reached, chosen: dict[_Cell, tuple[str, float]]) -> list[Row]:
     rows = []
-    for cell, outcomes in made.items():
+    for cell, outcomes in by_cell.items():
         label = f"{cell[0]}, epsilon {cell[1]:g}, {cell[2]}"
         rows.append(mean_row(label, _metric(cell[0]), each(outcomes, "figure")))
         rows.append(
@@ -299,22 +299,24 @@ def _rows(made: _Reached, chosen: dict[_Cell, tuple[str, float]]) -> list[Row]:
     return rows
 
 
-def _against(made: _Reached, cell: _Cell) -> tuple[float, float]:
+def _against(outcomes: _Reached, cell: _Cell) -> tuple[float, float]:
     """The interval of a way's figures less those of the default, by pairs of seeds."""
     name, epsilon, _ = cell
-    return interval(each(made[cell], "figure"), each(made[name, epsilon, DEFAULT], "figure"))
+    return interval(
+        each(outcomes[cell], "figure"), each(outcomes[name, epsilon, DEFAULT], "figure")
+    )
 
 
-def _panel(name: str, made: _Reached) -> Panel:
+def _panel(name: str, outcomes: _Reached) -> Panel:
     """Differences from the default against epsilon, in percentage points."""
     drawn = []
     for colour, way in zip(CYCLE, [way for way in WAYS if way != DEFAULT], strict=False):
-        epsilons = [cell[1] for cell in made if (cell[0], cell[2]) == (name, way)]
+        epsilons = [cell[1] for cell in outcomes if (cell[0], cell[2]) == (name, way)]
         differences = [
             100
             * np.subtract(
-                each(made[name, epsilon, way], "figure"),
-                each(made[name, epsilon, DEFAULT], "figure"),
+                each(outcomes[name, epsilon, way], "figure"),
+                each(outcomes[name, epsilon, DEFAULT], "figure"),
             )
             for epsilon in epsilons
         ]
@@ -324,13 +326,13 @@ def _panel(name: str, made: _Reached) -> Panel:
     )
 
 
-def _counts(made: _Reached) -> str:
+def _counts(outcomes: _Reached) -> str:
     """In how many cells each way is better or worse than the default by more than its error."""
     lines = []
     for way in (way for way in WAYS if way != DEFAULT):
-        cells = [cell for cell in made if cell[2] == way]
-        said = [verdict(*_against(made, cell)) for cell in cells]
-        middle = float(np.mean([_against(made, cell)[0] for cell in cells]))
+        cells = [cell for cell in outcomes if cell[2] == way]
+        said = [verdict(*_against(outcomes, cell)) for cell in cells]
+        middle = float(np.mean([_against(outcomes, cell)[0] for cell in cells]))
         better, worse = said.count("better"), said.count("worse")
         numbers = (better, worse, len(cells) - better - worse, len(cells))
         lines.append((way, *map(str, numbers), f"{100 * middle:+.2f}"))
@@ -338,11 +340,13 @@ def _counts(made: _Reached) -> str:
     return table(heads, lines)
 
 
-def _best(made: _Reached) -> str:
+def _best(outcomes: _Reached) -> str:
     """The way that is better in most cells, and whether in two thirds of them."""
-    cells = len({cell[:2] for cell in made})
+    cells = len({cell[:2] for cell in outcomes})
     better = {
-        way: sum(verdict(*_against(made, cell)) == "better" for cell in made if cell[2] == way)
+        way: sum(
+            verdict(*_against(outcomes, cell)) == "better" for cell in outcomes if cell[2] == way
+        )
         for way in WAYS
         if way != DEFAULT
     }
@@ -351,22 +355,22 @@ def _best(made: _Reached) -> str:
     return f"{way} is better in {better[way]} of {cells}, {part} two thirds"
 
 
-def _notes(made: _Reached, chosen: dict[_Cell, tuple[str, float]], first: int) -> str:
+def _notes(outcomes: _Reached, chosen: dict[_Cell, tuple[str, float]], first: int) -> str:
     lines = []
-    for name, epsilon in dict.fromkeys(cell[:2] for cell in made):
-        base = made[name, epsilon, DEFAULT]
+    for name, epsilon in dict.fromkeys(cell[:2] for cell in outcomes):
+        base = outcomes[name, epsilon, DEFAULT]
         cells = [f"{float(np.mean(each(base, 'figure'))):.4f}"]
         for way in (way for way in WAYS if way != DEFAULT):
-            middle, half = _against(made, (name, epsilon, way))
+            middle, half = _against(outcomes, (name, epsilon, way))
             text = signed(middle, half)
             cells.append(f"**{text}**" if verdict(middle, half) == "better" else text)
         lines.append((name, _metric(name), f"{epsilon:g}", str(len(base)), *cells))
     heads = ("data", "figure", "epsilon", "seeds", *WAYS)
     return page(
         "better-steps",
-        counts=_counts(made),
+        counts=_counts(outcomes),
         table=table(heads, lines),
-        best=_best(made),
+        best=_best(outcomes),
         delta=DELTA,
         epochs=EPOCHS,
         rows=f"{first:,}",
@@ -380,6 +384,6 @@ def _edges(chosen: dict[_Cell, tuple[str, float]]) -> str:
     texts = []
     for way, what in WAYS.items():
         largest = max(rate for _, rate in what.tries)
-        own: Sequence[float] = [rate for cell, (_, rate) in chosen.items() if cell[2] == way]
-        texts.append(f"{way} {sum(rate == largest for rate in own)} of {len(own)}")
+        rates: Sequence[float] = [rate for cell, (_, rate) in chosen.items() if cell[2] == way]
+        texts.append(f"{way} {sum(rate == largest for rate in rates)} of {len(rates)}")
     return ", ".join(texts)

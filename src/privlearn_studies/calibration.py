@@ -47,7 +47,7 @@ _NOISE_ORDER = 77
 GOAL = 1.05
 _NOW, _BEFORE, _ORACLE = "log loss", "log loss by the former rule", "log loss, best temperature"
 Floats = NDArray[np.float64]
-_Made = dict[Call, list[Outcome]]
+_Outcomes = dict[Call, list[Outcome]]
 
 
 @cached("calibration")
@@ -81,13 +81,13 @@ def measure(
     former = former_temperature(
         scores * value, np.asarray(data.y).astype(np.int64), trained, _noise(seed)
     )
-    found, least = best_temperature(test * value, labels)
+    oracle, least = best_temperature(test * value, labels)
     return {
         "log_loss": log_loss(test, labels),
         "best": least,
         "before": log_loss(test * value / former, labels),
         "temperature": value,
-        "best_temperature": found,
+        "best_temperature": oracle,
         "before_temperature": former,
     }
 
@@ -109,19 +109,19 @@ def _scores(trained: Result, data: Dataset, *, train: bool) -> Floats:
 
 def log_loss(scores: Floats, labels: NDArray[np.int64], temperature: float = 1.0) -> float:
     """The mean log loss of scores that are divided by a temperature."""
-    own = scores / temperature
-    own = own - own.max(1, keepdims=True)
-    logs = own[np.arange(len(own)), labels] - np.log(np.exp(own).sum(1))
+    scaled = scores / temperature
+    scaled = scaled - scaled.max(1, keepdims=True)
+    logs = scaled[np.arange(len(scaled)), labels] - np.log(np.exp(scaled).sum(1))
     return float(-np.maximum(logs, math.log(_LEAST)).mean())
 
 
 def best_temperature(scores: Floats, labels: NDArray[np.int64]) -> tuple[float, float]:
     """The temperature with the least log loss on these rows, and that loss: an oracle."""
     tries = np.geomspace(0.05, 200, 60)
-    losses = [log_loss(scores, labels, own) for own in tries]
+    losses = [log_loss(scores, labels, temperature) for temperature in tries]
     at = int(np.argmin(losses))
     fine = np.geomspace(tries[max(at - 1, 0)], tries[min(at + 1, len(tries) - 1)], 30)
-    losses = [log_loss(scores, labels, own) for own in fine]
+    losses = [log_loss(scores, labels, temperature) for temperature in fine]
     return float(fine[int(np.argmin(losses))]), float(min(losses))
 
 
@@ -132,10 +132,12 @@ def former_temperature(
     plan, classes, examples = trained.plan, scores.shape[1], len(scores)
     assert isinstance(plan, Plan)
     assert plan.temperature is not None
-    own = scores[:, None] / GRID[:, None]
-    own = own - own.max(2, keepdims=True)
-    at = np.take_along_axis(own, np.repeat(labels[:, None], len(GRID), 1)[:, :, None], 2)[:, :, 0]
-    gains = math.log(classes) + at - np.log(np.exp(own).sum(2))
+    scaled = scores[:, None] / GRID[:, None]
+    scaled = scaled - scaled.max(2, keepdims=True)
+    at = np.take_along_axis(scaled, np.repeat(labels[:, None], len(GRID), 1)[:, :, None], 2)[
+        :, :, 0
+    ]
+    gains = math.log(classes) + at - np.log(np.exp(scaled).sum(2))
     gains /= np.maximum(np.linalg.norm(gains, axis=1, keepdims=True) / _NORM, 1)
     noise = _NORM * plan.temperature.noise_multiplier / examples
     losses = -gains.mean(0) + noise * draw.normal(size=len(GRID))
@@ -167,15 +169,15 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     small = [call for call in calls if call.name in TABLES[:4]]
     most = {True: small, False: [call for call in calls if call not in small]}
     usual = {True: _QUICK_SEEDS if quick else _SEEDS, False: 1}
-    made: _Made = {}
+    by_call: _Outcomes = {}
     for few, some in most.items():
-        made |= runs(some, range(seeds or usual[few]))
+        by_call |= runs(some, range(seeds or usual[few]))
     rows: list[Row] = []
-    for call, outcomes in made.items():
+    for call, outcomes in by_call.items():
         for metric, field in ((_NOW, "log_loss"), (_BEFORE, "before"), (_ORACLE, "best")):
             rows.append(mean_row(_label(call), metric, each(outcomes, field)))
         rows.append(mean_row(_label(call), "temperature", each(outcomes, "temperature")))
-    return Findings(tuple(rows), _figure(made), _notes(made))
+    return Findings(tuple(rows), _figure(by_call), _notes(by_call))
 
 
 def _task(call: Call) -> str:
@@ -191,12 +193,17 @@ def _ratio(outcomes: Sequence[Outcome], field: str) -> float:
     return mean(each(outcomes, field)) / mean(each(outcomes, "best"))
 
 
-def _notes(made: _Made) -> str:
-    epsilons = sorted({call.epsilon for call in made})
+def _notes(by_call: _Outcomes) -> str:
+    epsilons = sorted({call.epsilon for call in by_call})
     lines, above, former, cells = [], [], 0, 0
-    for task in dict.fromkeys(map(_task, made)):
-        own = {call.epsilon: outcomes for call, outcomes in made.items() if _task(call) == task}
-        cell = {e: (_ratio(own[e], "before"), _ratio(own[e], "log_loss")) for e in own}
+    for task in dict.fromkeys(map(_task, by_call)):
+        by_epsilon = {
+            call.epsilon: outcomes for call, outcomes in by_call.items() if _task(call) == task
+        }
+        cell = {
+            e: (_ratio(by_epsilon[e], "before"), _ratio(by_epsilon[e], "log_loss"))
+            for e in by_epsilon
+        }
         texts = [f"{cell[e][0]:.3f} / {cell[e][1]:.3f}" if e in cell else "–" for e in epsilons]
         lines.append((task, *texts))
         cells += len(cell)
@@ -209,21 +216,37 @@ def _notes(made: _Made) -> str:
         cells=cells,
         former=former,
         delta=DELTA,
-        seeds=max(map(len, made.values())),
+        seeds=max(map(len, by_call.values())),
     )
 
 
-def _figure(made: _Made) -> Figure:
+def _figure(by_call: _Outcomes) -> Figure:
     """The ratio against epsilon, a panel for each task."""
     panels = []
-    for task in dict.fromkeys(map(_task, made)):
-        own = {call.epsilon: outcomes for call, outcomes in made.items() if _task(call) == task}
+    for task in dict.fromkeys(map(_task, by_call)):
+        by_epsilon = {
+            call.epsilon: outcomes for call, outcomes in by_call.items() if _task(call) == task
+        }
         marks: list[Mark] = [
-            Curve(list(own), [_ratio(o, "before") for o in own.values()], "before", ORANGE, "s--"),
-            Curve(list(own), [_ratio(o, "log_loss") for o in own.values()], "now", BLUE, "o-"),
+            Curve(
+                list(by_epsilon),
+                [_ratio(o, "before") for o in by_epsilon.values()],
+                "before",
+                ORANGE,
+                "s--",
+            ),
+            Curve(
+                list(by_epsilon),
+                [_ratio(o, "log_loss") for o in by_epsilon.values()],
+                "now",
+                BLUE,
+                "o-",
+            ),
             Across(GOAL, "5 %", GREY, ":"),
         ]
-        panels.append(Panel(marks, "epsilon", "log loss / best", task, "x2", xticks=list(own)))
+        panels.append(
+            Panel(marks, "epsilon", "log loss / best", task, "x2", xticks=list(by_epsilon))
+        )
     title = "log loss of the defaults over that at the best temperature"
     return Figure(
         title, panels, 13, 3.2 * math.ceil(len(panels) / 4), min(4, len(panels)), legend=3

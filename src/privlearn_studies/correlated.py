@@ -157,12 +157,14 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         )[3]
         for cell in cells
     }
-    made: _Reached = {}
+    by_cell: _Reached = {}
     for network in networks:
-        own = {cell: _call(cell, chosen[cell], first) for cell in cells if cell[0] == network}
-        made |= runs.named(own, numbers[:_FEWER] if network == YU else numbers)
+        final_calls = {
+            cell: _call(cell, chosen[cell], first) for cell in cells if cell[0] == network
+        }
+        by_cell |= runs.named(final_calls, numbers[:_FEWER] if network == YU else numbers)
     rows: list[Row] = []
-    for cell, outcomes in made.items():
+    for cell, outcomes in by_cell.items():
         label = f"{cell[0]}, epsilon {cell[1]:g}, {cell[2]}"
         rows.append(mean_row(label, "test accuracy", each(outcomes, "accuracy")))
         rows.append(
@@ -170,11 +172,11 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         )
         rows.append(Row(label, "learning rate", chosen[cell]))
     title = "what noise brings at equal epsilon" + (f", {first:,} rows" if first else "")
-    panels = [_panel(network, epsilon, made) for network in networks for epsilon in epsilons]
+    panels = [_panel(network, epsilon, by_cell) for network in networks for epsilon in epsilons]
     figure = Figure(
         title, panels, 5.5 * len(epsilons), 4.5 * len(networks), len(epsilons), legend=3
     )
-    return Findings(tuple(rows), figure, _notes(made, chosen, first))
+    return Findings(tuple(rows), figure, _notes(by_cell, chosen, first))
 
 
 def _call(cell: tuple[str, float, str], rate: float, first: int | None) -> Call:
@@ -182,14 +184,14 @@ def _call(cell: tuple[str, float, str], rate: float, first: int | None) -> Call:
     return train.at(network=network, epsilon=epsilon, way=way, rate=rate, first=first)
 
 
-def _panel(network: str, epsilon: float, made: _Reached) -> Panel:
+def _panel(network: str, epsilon: float, outcomes: _Reached) -> Panel:
     """Differences from independent noise on Poisson batches, pair by pair, in percentage points."""
-    base = each(made[network, epsilon, INDEPENDENT], "accuracy")
+    base = each(outcomes[network, epsilon, INDEPENDENT], "accuracy")
     others = [way for way in WAYS if way != INDEPENDENT]
     points = [
         Curve(
             [at],
-            [100 * np.subtract(each(made[network, epsilon, way], "accuracy"), base)],
+            [100 * np.subtract(each(outcomes[network, epsilon, way], "accuracy"), base)],
             way,
             CYCLE[at],
             "o",
@@ -202,11 +204,15 @@ def _panel(network: str, epsilon: float, made: _Reached) -> Panel:
     return Panel([Across(0.0), *points], y="points over independent noise", title=title, xticks=())
 
 
-def _notes(made: _Reached, chosen: dict[tuple[str, float, str], float], first: int | None) -> str:
+def _notes(
+    by_cell: _Reached, chosen: dict[tuple[str, float, str], float], first: int | None
+) -> str:
     lines = []
-    for (network, epsilon, way), outcomes in made.items():
-        own, base = (each(made[network, epsilon, name], "accuracy") for name in (way, INDEPENDENT))
-        middle, half = interval(own, base)
+    for (network, epsilon, way), outcomes in by_cell.items():
+        accuracies, base = (
+            each(by_cell[network, epsilon, name], "accuracy") for name in (way, INDEPENDENT)
+        )
+        middle, half = interval(accuracies, base)
         differs = "–" if way == INDEPENDENT else f"{signed(middle, half)}, {verdict(middle, half)}"
         one = outcomes[0]
         lines.append(
@@ -214,8 +220,8 @@ def _notes(made: _Reached, chosen: dict[tuple[str, float, str], float], first: i
                 network,
                 f"{epsilon:g}",
                 way,
-                spread(own),
-                str(len(own)),
+                spread(accuracies),
+                str(len(accuracies)),
                 differs,
                 f"{one.noise:.3g}",
                 f"{one.bands}",
@@ -234,10 +240,10 @@ def _notes(made: _Reached, chosen: dict[tuple[str, float, str], float], first: i
         "learning rate",
     )
     gains = []
-    for network, epsilon in dict.fromkeys(cell[:2] for cell in made):
+    for network, epsilon in dict.fromkeys(cell[:2] for cell in by_cell):
         best = max(
             (way for way in WAYS),
-            key=lambda way: mean(each(made[network, epsilon, way], "accuracy")),
+            key=lambda way: mean(each(by_cell[network, epsilon, way], "accuracy")),
         )
         gains.append(f"{best} ({NETWORKS[network]}, epsilon {epsilon:g})")
     return page(

@@ -49,8 +49,8 @@ def _features() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
     chain, rows = read_features(usual(np.shape(rows.x)[1:], rows.low) or "raw", rows)
     with feature_cache(cache() / "features"):
         x, x_test = (
-            Front(chain, rows, own).rows.flatten(1).numpy()
-            for own in (rows.tensors()[0], rows.test_tensors()[0])
+            Front(chain, rows, images).rows.flatten(1).numpy()
+            for images in (rows.tensors()[0], rows.test_tensors()[0])
         )
     return x, np.asarray(rows.y).astype(np.int64), x_test, np.asarray(rows.y_test).astype(np.int64)
 
@@ -135,8 +135,8 @@ def train(
     owners = dealt(y, one_of("how", how, (ANY, TWO)), seed)
     options: dict[str, Any] = {"rows_per_person": limit}
     if one_of("drawn", drawn, (ROWS, PERSONS)) == ROWS:
-        own = first_rows(owners, limit)
-        options, data = {"group_size": limit}, Dataset(x[own], y[own], classes=10)
+        taking_part = first_rows(owners, limit)
+        options, data = {"group_size": limit}, Dataset(x[taking_part], y[taking_part], classes=10)
     else:
         data = Dataset(x, y, groups=owners, classes=10)
     number = data.examples
@@ -226,19 +226,21 @@ def _table(reached: _Reached) -> str:
     ways = list(dict.fromkeys(cell[2:] for cell in reached))
     best = {
         column: max(
-            mean(each(own, "accuracy")) for cell, own in reached.items() if cell[:2] == column
+            mean(each(outcomes, "accuracy"))
+            for cell, outcomes in reached.items()
+            if cell[:2] == column
         )
         for column in columns
     }
     lines = []
     for way in ways:
-        own = {column: reached[*column, *way] for column in columns}
+        by_column = {column: reached[*column, *way] for column in columns}
         texts = []
-        for column, outcomes in own.items():
+        for column, outcomes in by_column.items():
             values = each(outcomes, "accuracy")
             text = spread(values)
             texts.append(f"**{text}**" if mean(values) == best[column] else text)
-        first = next(iter(own.values()))
+        first = next(iter(by_column.values()))
         lines.append((way[0], str(way[1]), f"{mean(each(first, 'examples')):,.0f}", *texts))
     heads = [f"{how}, {epsilon:g}" for how, epsilon in columns]
     return table(("drawn", "rows of a person", "examples", *heads), lines)
@@ -266,13 +268,22 @@ def _figure(reached: _Reached) -> Figure:
         epsilons = list(dict.fromkeys(cell[1] for cell in reached))
         for epsilon, colour in zip(epsilons, CYCLE, strict=False):
             for drawn, line in ((ROWS, "o--"), (PERSONS, "o-")):
-                own = {
+                accuracies = {
                     cell[3]: each(values, "accuracy")
                     for cell, values in reached.items()
                     if cell[:3] == (how, epsilon, drawn)
                 }
                 label = f"epsilon {epsilon:g}, {drawn}"
-                marks.append(Curve(list(own), list(own.values()), label, colour, line, "deviation"))
+                marks.append(
+                    Curve(
+                        list(accuracies),
+                        list(accuracies.values()),
+                        label,
+                        colour,
+                        line,
+                        "deviation",
+                    )
+                )
         panels.append(
             Panel(
                 marks,

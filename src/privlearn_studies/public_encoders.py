@@ -129,14 +129,14 @@ def are_installed(encoders: Sequence[str]) -> list[str]:
     """Those of the specs whose package is installed with the weights that are known."""
     from privlearn.errors import BadInput
 
-    found = []
+    installed = []
     for spec in encoders:
         try:
             Packaged.parse(spec).shipped.read()
         except BadInput:
             continue
-        found.append(spec)
-    return found
+        installed.append(spec)
+    return installed
 
 
 def grid(quick: bool = False) -> list[Call]:
@@ -164,22 +164,22 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every encoder at every target."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     calls = grid(quick)
-    made = runs(calls, numbers)
-    rows = [mean_row(_label(call), _TEST, each(made[call], "accuracy")) for call in calls]
+    outcomes = runs(calls, numbers)
+    rows = [mean_row(_label(call), _TEST, each(outcomes[call], "accuracy")) for call in calls]
     rows += [
         mean_row(
             _label(call),
             f"epsilon spent, at delta {DELTAS[call.data]:g}",
-            each(made[call], "epsilon"),
+            each(outcomes[call], "epsilon"),
         )
         for call in calls
     ]
-    panels = [_panel(name, made) for name in dict.fromkeys(_task(call) for call in calls)]
+    panels = [_panel(name, outcomes) for name in dict.fromkeys(_task(call) for call in calls)]
     figure = Figure("linear models by default behind public features", panels, 11, 5, 2, legend=3)
     notes = page(
         "public-encoders",
         seeds=f"{len(numbers)} seed{'s' if len(numbers) > 1 else ''}",
-        table=_table(made),
+        table=_table(outcomes),
         encoders=_shipped(),
         images="" if quick else page("public-encoders-parts:images", number=f"{IMAGES:,}"),
         read="" if quick else page("public-encoders-parts:read"),
@@ -199,14 +199,14 @@ def _label(call: Call) -> str:
     return f"{_task(call)}, epsilon {call.epsilon:g}, {_way(call)}"
 
 
-def _table(made: dict[Call, list[Outcome]]) -> str:
-    epsilons = sorted({call.epsilon for call in made})
+def _table(by_call: dict[Call, list[Outcome]]) -> str:
+    epsilons = sorted({call.epsilon for call in by_call})
     heads = ("data", "features", *(f"epsilon {epsilon:g}" for epsilon in epsilons))
     lines = []
-    for task, way in dict.fromkeys((_task(call), _way(call)) for call in made):
+    for task, way in dict.fromkeys((_task(call), _way(call)) for call in by_call):
         reached = {
             call.epsilon: spread(each(outcomes, "accuracy"), 3)
-            for call, outcomes in made.items()
+            for call, outcomes in by_call.items()
             if (_task(call), _way(call)) == (task, way)
         }
         lines.append((task, way, *(reached.get(epsilon, "–") for epsilon in epsilons)))
@@ -222,9 +222,9 @@ def _shipped() -> str:
     return table(("encoder", "package", "features", "licence", "trained on"), lines)
 
 
-def _panel(task: str, made: dict[Call, list[Outcome]]) -> Panel:
+def _panel(task: str, by_call: dict[Call, list[Outcome]]) -> Panel:
     drawn: list[Mark] = []
-    mine = {call: outcomes for call, outcomes in made.items() if _task(call) == task}
+    mine = {call: outcomes for call, outcomes in by_call.items() if _task(call) == task}
     for colour, way in zip(CYCLE, dict.fromkeys(map(_way, mine)), strict=False):
         points = {
             call.epsilon: each(outcomes, "accuracy")

@@ -298,9 +298,9 @@ def write_page(saved: Mapping[str, Any]) -> str:
             block if isinstance(block, str) else _filled(block, tables) for block in blocks(text)
         ]
     else:
-        shown = _row_table(rows[:_SHOWN])
+        first_rows = _row_table(rows[:_SHOWN])
         parts = [block for block in saved["notes"] if isinstance(block, str)]
-        parts.append(table(shown["heads"], shown["lines"]))
+        parts.append(table(first_rows["heads"], first_rows["lines"]))
     parts.insert(1, f"![{saved['what']}]({name}.png)")
     if saved["quick"]:
         parts.insert(

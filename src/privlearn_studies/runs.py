@@ -53,23 +53,25 @@ class Cached:
     def __reduce__(self) -> tuple[Any, ...]:
         return _imported, (self._function.__module__, self._function.__name__)
 
-    def __call__(self, seed: int, *given: Any, **named: Any) -> Outcome:
+    def __call__(self, seed: int, *arguments: Any, **named: Any) -> Outcome:
         """Make the run here and now."""
-        outcome: Outcome = _whole(self._function(seed, *given, **named))
+        outcome: Outcome = _whole(self._function(seed, *arguments, **named))
         return outcome
 
-    def at(self, *given: Any, **named: Any) -> Call:
+    def at(self, *arguments: Any, **named: Any) -> Call:
         """The run of these arguments, to be asked for."""
-        bound = self._signature.bind(*given, **named)
+        bound = self._signature.bind(*arguments, **named)
         bound.apply_defaults()
         return Call(self, tuple(sorted(bound.arguments.items())))
 
-    def key(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def key(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that differ from their defaults, as plain values."""
         usual = {name: one.default for name, one in self._signature.parameters.items()}
-        given = {name: self._same(value) if self._same else value for name, value in given.items()}
+        arguments = {
+            name: self._same(value) if self._same else value for name, value in arguments.items()
+        }
         return {"run": self.name} | {
-            name: _key(value) for name, value in given.items() if value != usual[name]
+            name: _key(value) for name, value in arguments.items() if value != usual[name]
         }
 
 
@@ -98,17 +100,17 @@ class Call:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("function", "given"):
             raise AttributeError(name)
-        given = dict(self.given)
-        return given[name] if name in given else getattr(given.get("setting"), name)
+        arguments = dict(self.given)
+        return arguments[name] if name in arguments else getattr(arguments.get("setting"), name)
 
     def but(self, **changes: Any) -> Call:
         """The same with other arguments, or other fields of its setting."""
-        given = dict(self.given)
-        inside = {name: value for name, value in changes.items() if name not in given}
-        given |= {name: value for name, value in changes.items() if name in given}
+        arguments = dict(self.given)
+        inside = {name: value for name, value in changes.items() if name not in arguments}
+        arguments |= {name: value for name, value in changes.items() if name in arguments}
         if inside:
-            given["setting"] = replace(given["setting"], **inside)
-        return self.function.at(**given)
+            arguments["setting"] = replace(arguments["setting"], **inside)
+        return self.function.at(**arguments)
 
     def key(self, seed: int) -> dict[str, Any]:
         """What the run is kept under."""
@@ -144,14 +146,14 @@ class Store:
                 f"{self.path} cannot be read: {error}. Delete it to begin anew, or use another "
                 "folder"
             ) from error
-        kept: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         for line in lines:
             try:
                 entry = json.loads(line)
-                kept[_canonical(entry["run"])] = _whole(dict(entry["outcome"]))
+                outcomes[_canonical(entry["run"])] = _whole(dict(entry["outcome"]))
             except (ValueError, KeyError, TypeError):
                 continue
-        return kept
+        return outcomes
 
     def keep(self, run: dict[str, Any], outcome: Outcome) -> None:
         """Append what the run of that key reached.
@@ -207,7 +209,7 @@ class Runs:
         every = [(call, seed) for seed in seeds for call in wanted]
         missing = [(call, seed) for call, seed in every if _canonical(call.key(seed)) not in known]
         for number, (call, seed, outcome) in enumerate(
-            _made(missing, self._jobs), len(every) - len(missing) + 1
+            _carry_out(missing, self._jobs), len(every) - len(missing) + 1
         ):
             known[_canonical(call.key(seed))] = outcome
             if self._store:
@@ -221,7 +223,9 @@ class Runs:
         return {name: outcomes[call] for name, call in calls.items()}
 
 
-def _made(missing: Sequence[tuple[Call, int]], jobs: int) -> Iterator[tuple[Call, int, Outcome]]:
+def _carry_out(
+    missing: Sequence[tuple[Call, int]], jobs: int
+) -> Iterator[tuple[Call, int, Outcome]]:
     """Runs as they end, each in a process with one thread."""
     if not missing:
         return
@@ -298,9 +302,9 @@ def _key(value: Any) -> Any:
     if is_dataclass(value):
         every = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
         return {
-            name: _key(own)
-            for name, (own, usual) in every.items()
-            if usual is MISSING or own != usual
+            name: _key(field_value)
+            for name, (field_value, usual) in every.items()
+            if usual is MISSING or field_value != usual
         }
     return [_key(each) for each in value] if isinstance(value, tuple) else value
 

@@ -115,8 +115,8 @@ def _features(rows: Dataset) -> tuple[_Floats, _Floats]:
     chain, rows = read_features(usual(np.shape(rows.x)[1:], rows.low) or "raw", rows)
     with feature_cache(cache() / "features"):
         x, x_test = (
-            Front(chain, rows, own).rows.flatten(1).numpy()
-            for own in (rows.tensors()[0], rows.test_tensors()[0])
+            Front(chain, rows, images).rows.flatten(1).numpy()
+            for images in (rows.tensors()[0], rows.test_tensors()[0])
         )
     return x, x_test
 
@@ -142,15 +142,15 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every data set with all numbers of rows, at every target and without privacy."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     calls = grid(quick)
-    made = runs(calls, numbers)
+    private = runs(calls, numbers)
     beside = {(call.data, call.first): plain.at(data=call.data, first=call.first) for call in calls}
     few = {key: call for key, call in beside.items() if key[1] is not None}
     without = runs.named(few, numbers)  # all rows are the same for every seed
     without |= runs.named(
         {key: call for key, call in beside.items() if key not in few}, numbers[:1]
     )
-    points = [_point(call, made[call], without[call.data, call.first]) for call in calls]
-    spent = max(outcome.epsilon / call.epsilon for call in calls for outcome in made[call])
+    points = [_point(call, private[call], without[call.data, call.first]) for call in calls]
+    spent = max(outcome.epsilon / call.epsilon for call in calls for outcome in private[call])
     panels = [
         _panel(name, [point for point in points if point.data == name]) for name in _names(points)
     ]
@@ -159,10 +159,10 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     return Findings(tuple(rows), figure, notes_of(points, len(numbers), quick))
 
 
-def _point(call: Call, made: Sequence[Outcome], without: Sequence[Outcome]) -> Point:
-    own, beside = (tuple(each(outcomes, "accuracy")) for outcomes in (made, without))
+def _point(call: Call, private: Sequence[Outcome], without: Sequence[Outcome]) -> Point:
+    accuracies, beside = (tuple(each(outcomes, "accuracy")) for outcomes in (private, without))
     majority = tuple(each(without, "majority"))
-    return Point(call.data, without[0].examples, call.epsilon, own, beside, majority)
+    return Point(call.data, without[0].examples, call.epsilon, accuracies, beside, majority)
 
 
 def _names(points: Sequence[Point]) -> list[str]:

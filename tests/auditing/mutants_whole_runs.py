@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant(
         "a model is attacked that the plan has none of",
         steps._require_no_model,
-        "if any(value is not None for value in given):",
+        "if any(value is not None for value in model_arguments):",
         "if False:",
         "check_plans_that_do_not_say_how_they_are_run_are_refused",
     ),

@@ -115,7 +115,7 @@ MUTANTS = [
         "for place in range(1, points)",
         COURSE,
     ),
-    Mutant("the page holds markup", page.text, "for_html(given)", "str(given)", NAMES),
+    Mutant("the page holds markup", page.text, "for_html(content)", "str(content)", NAMES),
     Mutant(
         "cells of runs are not escaped",
         ledger_page._write_cells,

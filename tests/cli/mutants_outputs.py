@@ -33,7 +33,9 @@ MUTANTS = [
     Mutant("a terminal is not spared", screen.line, "for_terminal(part)", "part", LINES),
     Mutant("cards hold cells of strangers", card._row, "for_markdown(text)", "text", CARDS),
     Mutant("cards hold labels of strangers", card._row, "for_markdown(label)", "label", CARDS),
-    Mutant("pages hold elements of strangers", page.text, "for_html(given)", "str(given)", CARDS),
+    Mutant(
+        "pages hold elements of strangers", page.text, "for_html(content)", "str(content)", CARDS
+    ),
     Mutant(
         "Markdown keeps control characters",
         _texts.for_markdown,

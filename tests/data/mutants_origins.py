@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant(
         "repeats are not looked at in a run",
         Task.__init__,
-        "require_rows_once(plan, given, self.data, indexed)",
+        "require_rows_once(plan, source, self.data, indexed)",
         "pass",
         DOORS,
     ),
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "repeats are not looked at in DP-MAC",
         MacTask.__init__,
-        "require_rows_once(plan, given, data)",
+        "require_rows_once(plan, source, data)",
         "pass",
         DOORS,
     ),

@@ -113,14 +113,14 @@ MUTANTS = [
     Mutant(
         "the same question gets other noise",
         site_shares.SiteShares.answer,
-        "if kept.exists():",
+        "if answer_file.exists():",
         "if False:",
         SAME,
     ),
     Mutant(
         "an answer is not kept",
         site_shares.SiteShares.answer,
-        "write_durably(kept, _spell(noisy), mode=0o600)",
+        "write_durably(answer_file, _spell(noisy), mode=0o600)",
         "pass",
         SAME,
     ),

@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "nothing is said of callbacks that are not kept",
         trainer_state.TrainerState.warn_of_unkept,
-        "not in kept and not library",
-        "in kept and not library",
+        "not in stateful and not library",
+        "in stateful and not library",
         RESUMED,
     ),
 ]

@@ -63,14 +63,14 @@ MUTANTS = [
     ),
     Mutant(
         "settings that nobody knows are ignored",
-        trl._PrivateTRL._own_settings,
+        trl._PrivateTRL._copy_settings,
         "and value != usual",
         "and False",
         SETTINGS,
     ),
     Mutant(
         "packing is taken for a setting that can be followed",
-        trl._PrivateTRL._own_settings,
+        trl._PrivateTRL._copy_settings,
         "general | set(self._settings)",
         'general | set(self._settings) | {"packing"}',
         SETTINGS,

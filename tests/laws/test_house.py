@@ -8,6 +8,7 @@ would have to be today.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import runpy
 from collections import defaultdict
@@ -46,9 +47,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "privlearn"
 #: A method that is found by its entry point: a package for which the laws hold, too.
 SEGMENTATION = ROOT / "src" / "privlearn_segmentation"
+#: What is not a test.
+CODE = ("src", "bench", "examples")
 #: Where options are named and things are printed.
 COMMAND_LINE = ("cli/", "segmentation/pages/")
 BANNED = {"found", "told", "asides", "born", "shown", "thing", "helper", "utils"}
+#: They say how a value came about, and not what it is.
+PARTICIPLES = {"own", "made", "given", "kept", "stated", "told", "shown", "found"}
 #: Operations take their arguments as torch does, and the engine's tables pair them with torch's
 #: names.
 AS_TORCH_CALLS_THEM = "core/clipping/operations/"
@@ -535,6 +540,78 @@ def names_say_what_a_value_is() -> Iterator[str]:
         }
         if {own.strip("_").lower() for own in used} & BANNED:
             yield name
+
+
+@law
+def variables_say_what_they_hold() -> Iterator[str]:
+    """Variables, parameters and private attributes, in all code that is not a test: `outcomes`, and
+    not `made`.
+
+    Fields of classes and parameters of public functions may have any name, as callers write it.
+    """
+    public = _public_parameters()
+    for path in sorted(path for top in CODE for path in (ROOT / top).rglob("*.py")):
+        tree, place = ast.parse(path.read_text("utf-8")), path.relative_to(ROOT)
+        module = ".".join(place.with_suffix("").parts[1:]).removesuffix(".__init__")
+        exempt = {id(node) for node in _fields(tree)}
+        for function, node in functions(tree):
+            exempt |= {
+                id(part)
+                for part in ast.walk(node.args)
+                if isinstance(part, ast.arg) and (module, function, part.arg) in public
+            }
+        for node in ast.walk(tree):
+            name = "" if id(node) in exempt else _assigned_name(node)
+            if name.strip("_") in PARTICIPLES:
+                yield f"{place.as_posix()}: {name}"
+
+
+def _assigned_name(node: ast.AST) -> str:
+    """The variable, parameter or private attribute that a node assigns; empty if it assigns
+    none.
+    """
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return name
+        case ast.Attribute(attr=name, ctx=ast.Store()) if name.startswith("_"):
+            return name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return name
+        case ast.ExceptHandler(name=str(name)):
+            return name
+    return ""
+
+
+def _fields(tree: ast.AST) -> Iterator[ast.AST]:
+    """What the bodies of classes assign."""
+    for node in ast.walk(tree):
+        for line in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(line, ast.AnnAssign):
+                yield line.target
+            elif isinstance(line, ast.Assign):
+                yield from line.targets
+
+
+@cache
+def _public_parameters() -> frozenset[tuple[str, str, str]]:
+    """(module, function, parameter) of all that rooms export, with the methods of classes."""
+    public: set[tuple[str, str, str]] = set()
+    for stub in (ROOT / "src").rglob("__init__.pyi"):
+        room = import_module(".".join(stub.parent.relative_to(ROOT / "src").parts))
+        for exported in (getattr(room, name) for name in getattr(room, "__all__", ())):
+            members = [exported]
+            if isinstance(exported, type):
+                members = [
+                    inspect.getattr_static(exported, name)
+                    for name in dir(exported)
+                    if name == "__init__" or not name.startswith("_")
+                ]
+            for member in members:
+                function = inspect.unwrap(getattr(member, "__func__", member))
+                if inspect.isfunction(function):
+                    home = (function.__module__, function.__qualname__)
+                    public |= {(*home, name) for name in inspect.signature(function).parameters}
+    return frozenset(public)
 
 
 @law

@@ -30,14 +30,14 @@ MUTANTS = [
     Mutant(
         "schedulers begin anew",
         progress.TrainerProgress.load_state_dict,
-        "config.scheduler.load_state_dict(kept)",
+        "config.scheduler.load_state_dict(scheduler_state)",
         "pass",
         ENDS,
     ),
     Mutant(
         "callbacks begin anew",
         progress.TrainerProgress.load_state_dict,
-        "callback.load_state_dict(kept)",
+        "callback.load_state_dict(callback_state)",
         "pass",
         ENDS,
     ),

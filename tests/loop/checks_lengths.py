@@ -165,7 +165,7 @@ def check_padding_is_learned_from_the_collate_function() -> None:
     for collate, left in learners:
         given = DatasetRows(rows, collate)  # type: ignore[arg-type]
         given.try_collate()
-        padding = given._made.padding
+        padding = given._maker.padding
         assert padding == Padding((((0, left),), ((0, left),), ()), (0, 0.0, 0))
         row = given.fetch(torch.tensor([0]))
         ids, mask, label = padding.padded(row, padding.rounded_up(((3,), (3,), ())))

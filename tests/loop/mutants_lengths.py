@@ -25,7 +25,7 @@ MUTANTS = [
         "rows are padded to the longest of the batch",
         dataset_rows._Batch.by_shape,
         "longer = padding.rounded_up(row_shapes)",
-        "longer = max(map(shapes_of, self._made.values()))",
+        "longer = max(map(shapes_of, self._leaves.values()))",
         OWN,
     ),
     Mutant(

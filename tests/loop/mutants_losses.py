@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "a network is tried on other rows than its loss",
-        task._made_up_inputs,
+        task._make_up_inputs,
         "shape.made_up(",
         "tuple(",
         GIVEN,

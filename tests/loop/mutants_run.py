@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant(
         "the optimizer may be another model's",
         task.Task.optimizer,
-        "require_optimizer_of(given, self.network)",
+        "require_optimizer_of(optimizer, self.network)",
         "pass",
         OPTIMIZER,
     ),

@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "any kernel will do",
         chacha_blocks._kernel,
-        "if not torch.equal(made,",
-        "if False and torch.equal(made,",
+        "if not torch.equal(blocks,",
+        "if False and torch.equal(blocks,",
         "check_a_kernel_that_makes_other_blocks_is_not_used",
     ),
     Mutant(

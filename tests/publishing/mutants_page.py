@@ -29,7 +29,7 @@ ODDS = "check_cards_say_what_epsilon_comes_to"
 ONE_ANSWER = "check_models_are_compared_with_one_answer_for_all"
 
 MUTANTS = [
-    Mutant("names are not escaped", page.text, "for_html(given)", "str(given)", STRANGERS),
+    Mutant("names are not escaped", page.text, "for_html(content)", "str(content)", STRANGERS),
     Mutant("control characters stay", _texts.for_html, "printable(text)", "str(text)", STRANGERS),
     Mutant(
         "a page that nothing certifies",

@@ -189,20 +189,20 @@ MUTANTS = [
     Mutant(
         "rows are collated together",
         dataset_rows.DatasetRows.fetch,
-        "_join([self._made.row(number, self._key) for number in rows.tolist()])",
-        "tuple(self._made._collate([self._made._dataset[number] for number in rows.tolist()]))",
+        "_join([self._maker.row(number, self._key) for number in rows.tolist()])",
+        "tuple(self._maker._collate([self._maker._dataset[number] for number in rows.tolist()]))",
         "check_a_row_does_not_change_how_others_are_collated",
     ),
     Mutant(
         "rows of other shapes are made to fit",
-        dataset_rows._Made._like_others,
+        dataset_rows._RowMaker._like_others,
         "raise ValueError(",
         "str(",
         ABSENT,
     ),
     Mutant(
         "a failing row ends the workers",
-        dataset_rows._Made.quietly,
+        dataset_rows._RowMaker.quietly,
         "except Exception:",
         "except ZeroDivisionError:",
         ABSENT,
@@ -224,7 +224,7 @@ MUTANTS = [
     ),
     Mutant(
         "random transforms go on from row to row",
-        dataset_rows._Made.row,
+        dataset_rows._RowMaker.row,
         "with _fix_seeds(_SEED, watched=key is not None) as drew:",
         "drew = bool\n    if True:",
         RANDOM,
@@ -254,7 +254,7 @@ MUTANTS = [
         "rows fetched ahead are others",
         dataset_rows._Batch.fetch,
         "for number in rows.tolist()",
-        "for number in list(self._made)[: len(rows)]",
+        "for number in list(self._leaves)[: len(rows)]",
         RANDOM,
     ),
     # Worlds

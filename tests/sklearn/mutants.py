@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant(
         "every fit has a ledger of its own",
         spending.spend,
-        "shared.require_ledger() if given is None else given",
+        "shared.require_ledger() if estimator_ledger is None else estimator_ledger",
         "Ledger()",
         "check_estimators_share_their_ledger",
     ),
@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "the ledger that was given is not charged",
         spending.spend,
-        "if given is None else given\n    all_reasons",
+        "if estimator_ledger is None else estimator_ledger\n    all_reasons",
         "\n    all_reasons",
         LIMIT,
     ),
@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant(
         "a ledger takes fits of which nothing can be claimed",
         spending.spend,
-        "given is not None and reasons",
+        "estimator_ledger is not None and reasons",
         "False",
         CLAIMS,
     ),

@@ -18,8 +18,8 @@ MUTANTS = [
     Mutant(
         "half of Psi is lost",
         toy.Sparse.bayes,
-        "math.sqrt(self._apart(kept, variance)) / 2",
-        "math.sqrt(self._apart(kept, variance))",
+        "math.sqrt(self._apart(number, variance)) / 2",
+        "math.sqrt(self._apart(number, variance))",
         "check_errors_of_the_toy_are_shares_of_rows",
     ),
     Mutant(
@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "rows of the toy are clipped to their number",
         toy.plan_of,
-        "_NORM * math.sqrt(kept)",
-        "_NORM * kept",
+        "_NORM * math.sqrt(number)",
+        "_NORM * number",
         "check_rows_of_the_toy_are_released_at_the_epsilon",
     ),
     Mutant(
@@ -102,8 +102,8 @@ MUTANTS = [
     Mutant(
         "a free choice is charged",
         releases.plan_of,
-        "given = replace(plan, features=keep,",
-        "given = replace(plan,",
+        "without_choice = replace(plan, features=keep,",
+        "without_choice = replace(plan,",
         "check_a_choice_without_privacy_leaves_all_for_the_rows",
     ),
     Mutant(

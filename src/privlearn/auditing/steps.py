@@ -170,8 +170,8 @@ def audit(
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
 
 
-def _require_no_model(plan: AbstractPlan, *given: Any) -> None:
-    if any(value is not None for value in given):
+def _require_no_model(plan: AbstractPlan, *model_arguments: Any) -> None:
+    if any(value is not None for value in model_arguments):
         raise BadInput(
             f"a {plan.kind} plan is attacked on rows that are made up for it: leave out model, "
             "loss, data, canary and arguments of dpsgd, which are expected with a pv.Plan alone"

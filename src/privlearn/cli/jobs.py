@@ -113,7 +113,7 @@ class Opened:
     paid: NoisyMetrics | None = None
 
     @classmethod
-    def of(cls, request: Request, kept: Kept) -> Opened:
+    def of(cls, request: Request, kept_state: Kept) -> Opened:
         """Open what the options name.
 
         Raises:
@@ -123,20 +123,20 @@ class Opened:
         started = time.perf_counter()
         # before what an interrupted run left beside it is looked for
         out = require_free(request.out)
-        kept.require_state(request.resume)
+        kept_state.require_state(request.resume)
         key = None if request.sign is None else read_private(request.sign)
         what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
         ledger = None if request.ledger is None else _open_ledger(request, what)
-        return cls(request, out, key, ledger, kept, started)
+        return cls(request, out, key, ledger, kept_state, started)
 
     @classmethod
-    def by_the_first(cls, request: Request, kept: Kept, world: World) -> Opened:
+    def by_the_first(cls, request: Request, kept_state: Kept, world: World) -> Opened:
         """What the first of several processes opens; the others publish nothing and charge no
         file.
         """
         opened: list[Opened] = []
-        world.once(lambda: opened.append(cls.of(request, kept)), "what is opened")
-        return opened[0] if opened else cls(request, Path(request.out), None, None, kept)
+        world.once(lambda: opened.append(cls.of(request, kept_state)), "what is opened")
+        return opened[0] if opened else cls(request, Path(request.out), None, None, kept_state)
 
     def approved(self, job: Job) -> Opened:
         """With the release of the test metrics, if one is asked for, approved together with the

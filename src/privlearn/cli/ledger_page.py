@@ -47,13 +47,13 @@ def write(view: LedgerView, name: str, now: datetime) -> str:
         name: where the ledger is.
         now: when the page is made, with a zone.
     """
-    made = f"{now.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    written_at = f"{now.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     title = f"Privacy ledger of {view.figures['data']}"
     sections = {
         "guarantee": ("What is guaranteed", _describe_guarantee(view)),
         "course": ("What was spent over time", _draw_course(view, now)),
         "runs": ("Runs", _list_runs(view)),
-        "origin": ("Where these figures come from", _describe_origin(view, name, made)),
+        "origin": ("Where these figures come from", _describe_origin(view, name, written_at)),
     }
     links = "".join(
         f'<li><a href="#{place}">{text(heading)}</a></li>'
@@ -71,13 +71,13 @@ def write(view: LedgerView, name: str, now: datetime) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{text(POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>\n{style}{_STYLE}</style>\n</head>\n<body>\n<header>\n<h1>{text(title)}</h1>\n"
-        f"{_describe_top(view, made)}\n</header>\n"
+        f"{_describe_top(view, written_at)}\n</header>\n"
         f'<nav aria-label="On this page">\n<ul>{links}</ul>\n</nav>\n'
         f"<main>\n{body}</main>\n</body>\n</html>\n"
     ).replace(" %", "&nbsp;%")
 
 
-def _describe_top(view: LedgerView, made: str) -> str:
+def _describe_top(view: LedgerView, written_at: str) -> str:
     """The figures that most readers come for."""
     figures, state = view.figures, view.state
     guarantee = describe_guarantee(view) if state.entries else "nothing spent"
@@ -102,7 +102,8 @@ def _describe_top(view: LedgerView, made: str) -> str:
     owner = f" Its owner is {figures['owner']}." if figures["owner"] else ""
     return (
         '<p class="lead">Every run on the same data costs privacy, and costs add up. This page '
-        f"says what was spent on what, by whom and when, as of {text(made)}.{text(owner)}</p>\n"
+        "says what was spent on what, by whom and when, as of "
+        f"{text(written_at)}.{text(owner)}</p>\n"
         f'<dl class="figures">{cells}</dl>'
     )
 
@@ -152,9 +153,9 @@ def _write_cells(row: dict[str, Any]) -> str:
     )
 
 
-def _describe_origin(view: LedgerView, name: str, made: str) -> str:
+def _describe_origin(view: LedgerView, name: str, written_at: str) -> str:
     head, versions = view.figures["head"], view.figures["versions"]
-    rows = [("Ledger", name), ("Data set", view.figures["data"]), ("Made", made)]
+    rows = [("Ledger", name), ("Data set", view.figures["data"]), ("Made", written_at)]
     if head is not None:
         rows += [("Last row", str(head["number"])), ("Digest of the last row", head["digest"])]
     checked = (

@@ -178,7 +178,7 @@ def answers_job(request: Request, data: Dataset) -> Job:
                 options,
                 ledger=opened.ledger,
                 streams=opened.streams(),
-                kept=folder,
+                run_folder=folder,
                 progress=progress,
             )
 

@@ -111,7 +111,7 @@ def make_choice(request: Request, facts: Facts) -> Choice:
             f"{', '.join(known)}"
         )
     numbers = {key.replace("-", "_"): value for key, value in settings.items()}
-    named = [_own_options(table, path) for table in tables]
+    named = [_read_candidate(table, path) for table in tables]
     each = tuple(request.with_options(options) for _, options in named)
     metric = _metric(request, facts)
     if way == "blocks":
@@ -134,7 +134,7 @@ def make_choice(request: Request, facts: Facts) -> Choice:
     )
 
 
-def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+def _read_candidate(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
     """A candidate's name, and its options."""
     rest = dict(table)
     name = rest.pop("name", None)

@@ -91,8 +91,8 @@ def _kernel(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] 
 
         words = key_words(key, device)
         for nonces in (counters[:1] + 2**40, counters * -(2**33)):
-            made = by_triton(words, nonces, counters)
-            if not torch.equal(made, by_operations(key, nonces.expand_as(counters), counters)):
+            blocks = by_triton(words, nonces, counters)
+            if not torch.equal(blocks, by_operations(key, nonces.expand_as(counters), counters)):
                 return None
     except Exception:  # whatever a compiler may raise: the operations are there
         return None
@@ -142,8 +142,10 @@ def words_at(key: bytes, nonce: int, ranges: Sequence[Range], device: torch.devi
     """
     if not on_processor(device):
         return blocks_of(key, nonce, counters_of(ranges, device))
-    made = [by_openssl(key, nonce, first, last - first) for first, last in ranges]
-    return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made)).T.contiguous()
+    blocks = [by_openssl(key, nonce, first, last - first) for first, last in ranges]
+    return torch.from_numpy(
+        blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    ).T.contiguous()
 
 
 @lru_cache
@@ -156,7 +158,7 @@ def works_on(device: torch.device, *, in_double: bool = False) -> bool:
     if on_processor(device):
         return True
     try:
-        made = [
+        blocks = [
             by_operations(key, nonce, torch.tensor([counter], device=device)).cpu()
             for key, nonce, counter, _ in _KNOWN
         ]
@@ -166,7 +168,7 @@ def works_on(device: torch.device, *, in_double: bool = False) -> bool:
         return False
     return all(
         block.numpy().tobytes().startswith(known[3])
-        for block, known in zip(made, _KNOWN, strict=True)
+        for block, known in zip(blocks, _KNOWN, strict=True)
     )
 
 
@@ -214,9 +216,9 @@ _KNOWN: list[tuple[bytes, int, int, bytes]] = [
 
 def known_answer() -> tuple[bytes, bytes]:
     """Blocks of published keys and counters, made in both ways, and what they have to be."""
-    made, expected = b"", b""
+    computed, expected = b"", b""
     for key, nonce, counter, known in _KNOWN:
         at = torch.tensor([counter], device="cpu")
         for blocks in (by_openssl(key, nonce, counter, 1), by_operations(key, nonce, at).numpy()):
-            made, expected = made + blocks.tobytes()[: len(known)], expected + known
-    return made, expected
+            computed, expected = computed + blocks.tobytes()[: len(known)], expected + known
+    return computed, expected

@@ -127,9 +127,9 @@ class World:
         """Whether it is so in one of the processes."""
         return here
 
-    def total(self, own: Tensor) -> Tensor:
+    def total(self, numbers: Tensor) -> Tensor:
         """The sum of a few numbers over all processes, in all of them; double precision."""
-        return own
+        return numbers
 
     def scattered(self, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
         """Of `rows`, one for each process, the sum over all processes of this one's, in a type;

@@ -161,7 +161,7 @@ class TensorRows(AllRows):
         workers: threads that fetch rows ahead of their use, where arrays are memory-mapped; else 0.
     """
 
-    def __init__(self, batch: Any, given: Sequence[Tensor] | None = None) -> None:
+    def __init__(self, batch: Any, raw_rows: Sequence[Tensor] | None = None) -> None:
         leaves, self.structure = tree_flatten(batch)
         self.inputs = inputs_in(batch)
         sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
@@ -173,7 +173,7 @@ class TensorRows(AllRows):
         self.leaves: list[Any] = leaves
         self.like = tuple(_to_tensor(leaf[:0]) for leaf in leaves)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
-        self._given = given
+        self._raw_rows = raw_rows
         self._digests: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
@@ -210,10 +210,10 @@ class TensorRows(AllRows):
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows as they were given."""
-        if self._given is None:
+        if self._raw_rows is None:
             return digests(*self.fetch(rows))
         if self._digests is None:
-            self._digests = digests(*self._given)
+            self._digests = digests(*self._raw_rows)
         chosen: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
         return chosen
 

@@ -178,8 +178,8 @@ class NoiseStream:
             from privlearn.core import chacha  # not to verify or plan
 
             blocks = -(-wanted // chacha.BLOCK)
-            made = chacha.by_openssl(self.chacha_key, chacha.NOISE, self.take(blocks), blocks)
-            return made.reshape(-1).view(np.uint8)[:wanted]
+            keystream = chacha.by_openssl(self.chacha_key, chacha.NOISE, self.take(blocks), blocks)
+            return keystream.reshape(-1).view(np.uint8)[:wanted]
         size = -(-wanted // _BLOCK) * _BLOCK
         bits = np.empty(size + _BLOCK, np.uint8)
         for start in range(0, size, len(_ZEROS)):

@@ -77,8 +77,8 @@ class DatasetRows(AllRows):
         fresh: bool = False,
         begin: Callable[[int], None] | None = None,
     ) -> None:
-        self._made, self.dataset, self.source = (
-            _Made(dataset, collate or _collate_default),
+        self._maker, self.dataset, self.source = (
+            _RowMaker(dataset, collate or _collate_default),
             dataset,
             dataset,
         )
@@ -96,7 +96,7 @@ class DatasetRows(AllRows):
                 "a collate function that makes them, and pads boxes, say, to a public number"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
-        self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
+        self._maker.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
         self.stated = shapes_of(leaves)
 
     def _first(self) -> Any:
@@ -106,7 +106,7 @@ class DatasetRows(AllRows):
         error: Exception | None = None
         for number in range(len(self)):
             try:
-                return self._made.batch(number)
+                return self._maker.batch(number)
             except Exception as raised:
                 error = error or raised
         raise BadInput(
@@ -115,12 +115,12 @@ class DatasetRows(AllRows):
         ) from error
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._maker)
 
     @property
     def padding(self) -> Padding | None:
         """How rows of other lengths are padded; None if all have one."""
-        return self._made.padding
+        return self._maker.padding
 
     @property
     def padded(self) -> bool:
@@ -130,14 +130,14 @@ class DatasetRows(AllRows):
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
         return (
-            _join([self._made.row(number, self._key) for number in rows.tolist()])
+            _join([self._maker.row(number, self._key) for number in rows.tolist()])
             if len(rows)
             else self.like
         )
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows, each made by itself, at the usual seed."""
-        each = [digests(*self._made.row(number, None)) for number in rows.tolist()]
+        each = [digests(*self._maker.row(number, None)) for number in rows.tolist()]
         return np.concatenate(each) if each else np.zeros(0, np.uint64)
 
     def ahead(
@@ -162,7 +162,7 @@ class DatasetRows(AllRows):
                 yield [(row, batch_key) for row in indices.tolist()]
 
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
-            _Quiet(self._made),
+            _Quiet(self._maker),
             batch_sampler=ask(),
             num_workers=self.workers,
             collate_fn=_pack_numbered,
@@ -205,22 +205,22 @@ class DatasetRows(AllRows):
             BadInput: it packs or mixes rows, or does not take several.
         """
         # let all lengths pass
-        self._made.padding = Padding(tuple(() for _ in self.like), tuple(0 for _ in self.like))
-        self._made.free = True
+        self._maker.padding = Padding(tuple(() for _ in self.like), tuple(0 for _ in self.like))
+        self._maker.free = True
         numbers = [
-            number for number in _spread(len(self), _LOOKED_AT) if self._made.quietly(number, None)
+            number for number in _spread(len(self), _LOOKED_AT) if self._maker.quietly(number, None)
         ]
-        rows = [self._made.row(number, None) for number in numbers]
+        rows = [self._maker.row(number, None) for number in numbers]
         order = sorted(range(len(rows)), key=lambda place: shapes_of(rows[place]))
         few = sorted({order[place] for place in _spread(len(order), _TRIED)})
         alone, numbers = [rows[place] for place in few], [numbers[place] for place in few]
         changed = [
-            tree_leaves(self._made.batch(number, seed=_SEED, collate_seed=_SEED + 1))
+            tree_leaves(self._maker.batch(number, seed=_SEED, collate_seed=_SEED + 1))
             for number in numbers
         ]
         drawn = not all(_close(*pair) for pair in zip(changed, alone, strict=True))
         try:
-            padding = Padding.learned(alone, tree_leaves(self._made.batch(*numbers)), drawn=drawn)
+            padding = Padding.learned(alone, tree_leaves(self._maker.batch(*numbers)), drawn=drawn)
         except Exception:
             padding = None
         if padding is None and len(numbers) > 1:
@@ -229,9 +229,10 @@ class DatasetRows(AllRows):
                 "itself: it packs, mixes (mixup, CutMix) or leaves out rows. Expected an entry for "
                 "each row, of that row alone, and padded: change rows in the data set, one by one"
             )
-        self._made.free, self._made.padding = False, padding if padding and padding.varies else None
-        if self._made.padding:
-            self.stated = self._made.padding.lengths_aside(self.stated)
+        self._maker.free = False
+        self._maker.padding = padding if padding and padding.varies else None
+        if self._maker.padding:
+            self.stated = self._maker.padding.lengths_aside(self.stated)
 
 
 @final
@@ -257,7 +258,7 @@ class _Batch(Whole):
             leaf.new_zeros(0, *shape)
             for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
-        self._made = leaves if isinstance(leaves, dict) else _unpack(leaves)
+        self._leaves = leaves if isinstance(leaves, dict) else _unpack(leaves)
         self.padding, self.padded = rows.padding, rows.padded and shapes is None
 
     def __len__(self) -> int:
@@ -267,7 +268,7 @@ class _Batch(Whole):
         """The tensors of these rows."""
         if not len(rows):
             return self.like
-        padding, shapes = self._rows._made.padding, self._shapes
+        padding, shapes = self._rows._maker.padding, self._shapes
         fetched = [self._row(number) for number in rows.tolist()]
         return _join(
             [padding.padded(row, shapes) for row in fetched] if padding and shapes else fetched
@@ -275,9 +276,9 @@ class _Batch(Whole):
 
     def _row(self, number: int) -> Leaves:
         """A row; one that a worker could not make is tried here."""
-        if number not in self._made:
-            self._made[number] = self._rows._made.row(number, self._rows._key)
-        return self._made[number]
+        if number not in self._leaves:
+            self._leaves[number] = self._rows._maker.row(number, self._rows._key)
+        return self._leaves[number]
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows."""
@@ -287,7 +288,7 @@ class _Batch(Whole):
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
     ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """As of `DatasetRows`."""
-        padding = self._rows._made.padding
+        padding = self._rows._maker.padding
         assert padding is not None
         wanted: dict[Shapes, Shapes] = {}
         groups: dict[Shapes, list[int]] = {}
@@ -301,12 +302,12 @@ class _Batch(Whole):
                 wanted[row_shapes] = longer if suits(_Batch(self._rows, {}, longer)) else row_shapes
             groups.setdefault(wanted[row_shapes], []).append(number)
         for shapes, numbers in sorted(groups.items()):
-            rows = _Batch(self._rows, self._made, shapes)
+            rows = _Batch(self._rows, self._leaves, shapes)
             if suits(rows):
                 yield rows, np.array(numbers, np.int64)
 
 
-class _Made:
+class _RowMaker:
     """The tensors of each row of a data set, shape (1, ...), made with all generators at the same
     seed.
 
@@ -404,14 +405,14 @@ class NumberedRows(TorchDataset[Any]):
 class _Quiet(TorchDataset[Any]):
     """A data set in which a row that can't be made is None."""
 
-    def __init__(self, rows: _Made) -> None:
-        self._made = rows
+    def __init__(self, rows: _RowMaker) -> None:
+        self._maker = rows
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._maker)
 
     def __getitem__(self, keyed: tuple[int, bytes | None]) -> tuple[int, Leaves | None]:
-        return keyed[0], self._made.quietly(*keyed)
+        return keyed[0], self._maker.quietly(*keyed)
 
 
 @contextmanager

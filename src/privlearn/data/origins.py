@@ -38,14 +38,14 @@ _DENSE = 8
 _OBJECTS = (dict, list, Tensor, np.ndarray)
 
 
-def require_once(given: Any, unit: PrivacyUnit, groups: Any = None) -> None:
+def require_once(source: Any, unit: PrivacyUnit, groups: Any = None) -> None:
     """Refuse rows that come more often than the unit of protection says: a look at the data for
     their curator.
 
     Nothing but indices and places in memory is looked at.
 
     Args:
-        given: rows, a data set or a loader.
+        source: rows, a data set or a loader.
         unit: the unit of the plan.
         groups: a person's id for each row, where examples are persons.
 
@@ -53,7 +53,7 @@ def require_once(given: Any, unit: PrivacyUnit, groups: Any = None) -> None:
         BadInput: one original row stands among them more often than `unit.group_size`, or under
             several persons.
     """
-    origins = Origins(given)
+    origins = Origins(source)
     if unit.rows_per_person is not None:
         if groups is not None and origins.are_split(groups):
             raise BadInput(
@@ -90,10 +90,10 @@ class Origins:
         given: rows, a data set or a loader.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, source: Any) -> None:
         self._firsts: dict[object, int] = {}
         self._under_way: list[int] = []
-        self._columns = self._of(given)
+        self._columns = self._of(source)
 
     @property
     def most(self) -> int:

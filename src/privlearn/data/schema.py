@@ -278,18 +278,18 @@ class Schema:
         }
 
     @classmethod
-    def from_json(cls, stated: Any, name: str) -> Schema:
+    def from_json(cls, description: Any, name: str) -> Schema:
         """The schema that `to_json` wrote; messages call it `name`.
 
         Raises:
             BadInput: as `read_schema`.
         """
         reader = _Reader(name)
-        if not isinstance(stated, dict):
+        if not isinstance(description, dict):
             raise reader.refusal(
-                f"there is {_quote(stated)}", "an object of target, missing and columns"
+                f"there is {_quote(description)}", "an object of target, missing and columns"
             )
-        return reader.schema(stated)
+        return reader.schema(description)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -483,10 +483,10 @@ class _Reader:
 
     def _dialect(self, settings: Mapping[str, Any]) -> Dialect | None:
         """How files write the table, if the schema says so."""
-        stated = {name: settings[name] for name in _OF_FILES if name in settings}
-        if not stated:
+        file_settings = {name: settings[name] for name in _OF_FILES if name in settings}
+        if not file_settings:
             return None
-        separator, decimal = stated.get("separator", ","), stated.get("decimal", ".")
+        separator, decimal = file_settings.get("separator", ","), file_settings.get("decimal", ".")
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
             raise self.refusal(
                 f"separator is {_quote(separator)}", 'one character: separator = ";"'
@@ -494,14 +494,14 @@ class _Reader:
         if decimal not in (".", ","):
             raise self.refusal(f"decimal is {_quote(decimal)}", '"." or ","')
         try:
-            codecs.lookup(str(stated.get("encoding", "utf-8")))
+            codecs.lookup(str(file_settings.get("encoding", "utf-8")))
         except LookupError as error:
             raise self.refusal(
-                f"encoding is {_quote(stated['encoding'])}", 'one that Python has, "cp1252"'
+                f"encoding is {_quote(file_settings['encoding'])}", 'one that Python has, "cp1252"'
             ) from error
-        if not isinstance(sheet := stated.get("sheet", "1"), str) or not sheet:
+        if not isinstance(sheet := file_settings.get("sheet", "1"), str) or not sheet:
             raise self.refusal(f"sheet is {_quote(sheet)}", 'the name of a sheet: sheet = "2024"')
-        return Dialect(**stated)
+        return Dialect(**file_settings)
 
     def _column(self, name: str, settings: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""

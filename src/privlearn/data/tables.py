@@ -83,10 +83,10 @@ def read_chunks(
         yield from _read(source, wanted, dialect, whole=False)
 
 
-def is_table(given: Any) -> bool:
+def is_table(source: Any) -> bool:
     """Whether a path or an address is that of a table."""
-    given = read_address(given)
-    return isinstance(given, Address) or form_of(Path(given)) is not None
+    source = read_address(source)
+    return isinstance(source, Address) or form_of(Path(source)) is not None
 
 
 def open_source(source: Any, dialect: Dialect | None) -> TableFile:
@@ -119,15 +119,15 @@ def _read(
         first += batch.num_rows
 
 
-def is_frame(given: Any) -> bool:
+def is_frame(data: Any) -> bool:
     """Whether this is a table in memory: of pandas, polars, Arrow, DuckDB, or anything else that
     can be read as one of Arrow.
     """
-    if isinstance(given, type) or (hasattr(given, "iloc") and not hasattr(given, "columns")):
+    if isinstance(data, type) or (hasattr(data, "iloc") and not hasattr(data, "columns")):
         return False  # a column of pandas is no table
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "collect_schema"):
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "collect_schema"):
         return True
-    return hasattr(given, "columns") and (hasattr(given, "to_dict") or hasattr(given, "to_pydict"))
+    return hasattr(data, "columns") and (hasattr(data, "to_dict") or hasattr(data, "to_pydict"))
 
 
 def framed(like: Any, columns: Mapping[str, Any]) -> Any:

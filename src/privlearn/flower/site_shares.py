@@ -100,13 +100,13 @@ class SiteShares:
         asked = f"{question.digest} {circle.node} ".encode() + circle.name
         name = hashlib.sha256(asked).hexdigest()
         with FileLock(f"{self._path}.answering.lock", timeout=_PATIENCE):
-            kept = self._folder / f"{name}.npy"
-            if kept.exists():
-                return _read(kept)
+            answer_file = self._folder / f"{name}.npy"
+            if answer_file.exists():
+                return _read(answer_file)
             noisy = self._release(question, _try_to_compute(question, compute))
             if noisy is not None:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                write_durably(kept, _spell(noisy), mode=0o600)
+                write_durably(answer_file, _spell(noisy), mode=0o600)
             return noisy
 
     def _release(
@@ -206,12 +206,12 @@ def _spell(integers: NDArray[np.int64]) -> bytes:
     return file.getvalue()
 
 
-def _read(kept: Path) -> NDArray[np.int64]:
+def _read(answer_file: Path) -> NDArray[np.int64]:
     """What was answered before."""
     try:
-        return np.asarray(np.load(io.BytesIO(kept.read_bytes()), allow_pickle=False))
+        return np.asarray(np.load(io.BytesIO(answer_file.read_bytes()), allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(
-            f"{kept} cannot be read, and the same question gets no other noise: expected what this "
-            "site wrote. Restore it from a backup, or have the server ask anew"
+            f"{answer_file} cannot be read, and the same question gets no other noise: expected "
+            "what this site wrote. Restore it from a backup, or have the server ask anew"
         ) from error

@@ -68,8 +68,8 @@ class ExampleLoss:
         base = base_of(model)
         if not hasattr(base, "config"):
             raise BadInput(f"model is {quoted(model)}: expected one of transformers")
-        self.kind, self._own = kind_of(base), own
-        self._own_of_each = _OneEach(self._compute_own)
+        self.kind, self._user_loss = kind_of(base), own
+        self._user_loss_of_each = _OneEach(self._compute_user_loss)
         self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
@@ -89,8 +89,8 @@ class ExampleLoss:
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Shape (batch,)."""
         self.require_targets(batch)
-        if self._own is not None:
-            return self._own_of_each(model, batch)
+        if self._user_loss is not None:
+            return self._user_loss_of_each(model, batch)
         outputs = self._outputs(model, batch)
         targets = [batch[name] for name in self._targets]
         if self.kind == _SPANS:
@@ -137,10 +137,10 @@ class ExampleLoss:
         withheld = () if shifts else self._targets
         return model(**{name: leaf for name, leaf in batch.items() if name not in withheld})
 
-    def _compute_own(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Any:
-        assert self._own is not None
+    def _compute_user_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Any:
+        assert self._user_loss is not None
         outputs, labels = self._outputs(model, batch), batch[self._targets[0]]
-        return self._own(outputs, labels, num_items_in_batch=self._tokens)
+        return self._user_loss(outputs, labels, num_items_in_batch=self._tokens)
 
     def _of_classes(self, scores: Tensor, labels: Tensor) -> Tensor:
         """As transformers tell regression, one class and several classes apart: by configuration,

@@ -177,7 +177,7 @@ class PrivateTrainer(Trainer):
                 require_sharding(args)
         dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
-        super().__init__(model=model, args=_own_arguments(args), **arguments)
+        super().__init__(model=model, args=_adapt_arguments(args), **arguments)
         require_arguments(self.args, generates=generates)
         if args is not None and args.fsdp:
             self._shard(args)
@@ -687,10 +687,8 @@ class _TrueEpochs(TrainerCallback):
             state.epoch = state.global_step / self._trainer.private.steps_per_epoch
 
 
-def _own_arguments(args: Any) -> Any:
-    """The arguments as the trainer's own loop is to have them: what the private run does, it does
-    not do again.
-    """
+def _adapt_arguments(args: Any) -> Any:
+    """The arguments for the trainer's own loop: it must not do again what the private run does."""
     if args is None:
         return None
     copied = copy.copy(args)

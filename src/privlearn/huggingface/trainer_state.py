@@ -34,7 +34,7 @@ class TrainerState:
         """Texts: what they hold may be no plain JSON."""
         trainer = self._trainer
         scheduler = trainer.lr_scheduler.state_dict() if trainer.lr_scheduler is not None else None
-        callbacks = {name: _state_of(callback) for name, callback in self._kept()}
+        callbacks = {name: _state_of(callback) for name, callback in self._list_stateful()}
         return {
             "state": json.dumps({**vars(trainer.state)}),
             "scheduler": _as_text(scheduler),
@@ -44,7 +44,7 @@ class TrainerState:
     def load_state_dict(self, state: dict[str, str]) -> None:
         """Let callbacks go on, and remember the rest for `written`."""
         callbacks = whole(json.loads(state["callbacks"]), {})
-        for name, callback in self._kept():
+        for name, callback in self._list_stateful():
             if name in callbacks:
                 _restore(callback, callbacks[name])
         self._saved = {
@@ -66,17 +66,17 @@ class TrainerState:
 
     def warn_of_unkept(self) -> None:
         """Say which callback of the script has attributes that no checkpoint holds."""
-        kept = {id(callback) for _, callback in self._kept()}
+        stateful = {id(callback) for _, callback in self._list_stateful()}
         for callback in self._trainer.callback_handler.callbacks:
             library = type(callback).__module__.partition(".")[0] in ("transformers", "privlearn")
-            if vars(callback) and id(callback) not in kept and not library:
+            if vars(callback) and id(callback) not in stateful and not library:
                 warn(
                     f"{type(callback).__name__} is not in the checkpoint: what it counted or "
                     "remembered before the interruption is lost. Give it state_dict() and "
                     "load_state_dict(state), and a checkpoint holds it"
                 )
 
-    def _kept(self) -> Iterator[tuple[str, Any]]:
+    def _list_stateful(self) -> Iterator[tuple[str, Any]]:
         for number, callback in enumerate(self._trainer.callback_handler.callbacks):
             named = all(hasattr(callback, name) for name in ("state_dict", "load_state_dict"))
             if named or isinstance(callback, ExportableState):

@@ -108,7 +108,7 @@ class _PrivateTRL(PrivateTrainer):
         self._rows_before = dataset = arguments.get("train_dataset")
         require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
         _require_texts(dataset)
-        args = self._own_settings(model, args)
+        args = self._copy_settings(model, args)
         if arguments.get("groups") is not None:
             arguments["train_dataset"] = _with_persons(dataset, arguments["groups"])
         if arguments.get("max_length") is None:
@@ -133,7 +133,7 @@ class _PrivateTRL(PrivateTrainer):
     def _private_class(cls) -> type:
         return next(kind for kind in cls.__mro__ if kind.__module__ == __name__)
 
-    def _own_settings(self, model: Any, args: Any) -> Any:
+    def _copy_settings(self, model: Any, args: Any) -> Any:
         """A copy of the settings, all of which a private run follows.
 
         Raises:
@@ -267,8 +267,8 @@ class PrivateDPOTrainer(_PrivateTRL, DPOTrainer):
         super().__init__(model, args, ref_model=ref_model, **arguments)
         _freeze_reference(self.model)
 
-    def _own_settings(self, model: Any, args: Any) -> Any:
-        args = super()._own_settings(model, args)
+    def _copy_settings(self, model: Any, args: Any) -> Any:
+        args = super()._copy_settings(model, args)
         _pair_settings(args, 1.0)  # before the reference is computed
         return _with_reference(args)
 

@@ -48,12 +48,12 @@ class TrainerProgress:
         """Let callbacks and schedulers go on from a state."""
         saved = _read(json.loads(state["state"]))
         for callback in self._trainer.callbacks:
-            if kept := saved["callbacks"].get(callback.state_key):
-                callback.load_state_dict(kept)
-        for config, kept in zip(
+            if callback_state := saved["callbacks"].get(callback.state_key):
+                callback.load_state_dict(callback_state)
+        for config, scheduler_state in zip(
             self._trainer.lr_scheduler_configs, saved["schedulers"], strict=True
         ):
-            config.scheduler.load_state_dict(kept)
+            config.scheduler.load_state_dict(scheduler_state)
         self._trainer.callback_metrics.update(saved["metrics"])
 
     def resume(self, run: Run) -> None:

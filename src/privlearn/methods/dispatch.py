@@ -161,12 +161,12 @@ def train(
     return result
 
 
-def options_for(row: Method, given: dict[str, Any]) -> SimpleNamespace:
+def options_for(row: Method, chosen: dict[str, Any]) -> SimpleNamespace:
     """The options of a run, by name: those that were given, and what is usual for the others.
 
     Args:
         row: the method.
-        given: by name.
+        chosen: those that the caller gave, by name.
 
     Raises:
         BadInput: a setting of how the run computes is out of range, or the method does not have it.
@@ -174,9 +174,9 @@ def options_for(row: Method, given: dict[str, Any]) -> SimpleNamespace:
     usual = {field.name: field.default for field in fields(TrainRequest)}
     usual = {name: value for name, value in usual.items() if value is not MISSING}
     others = row.takes | {name for name, *_ in row.fields}
-    computed = {name: given[name] for name in ("config", *compute.names()) if name in given}
+    computed = {name: chosen[name] for name in ("config", *compute.names()) if name in chosen}
     config = ComputeConfig.of(computed).of_method(row.name)
-    return SimpleNamespace(**{**dict.fromkeys(others), **usual, **given, "config": config})
+    return SimpleNamespace(**{**dict.fromkeys(others), **usual, **chosen, "config": config})
 
 
 def _require_taken(row: Method, names: Sequence[str]) -> None:

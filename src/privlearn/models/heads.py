@@ -78,7 +78,7 @@ class Head(ABC):
     classes: int
 
     @abstractmethod
-    def __init__(self, stated: Mapping[str, Any]) -> None:
+    def __init__(self, declared: Mapping[str, Any]) -> None:
         """From what was declared, by name: `classes`, `target_bounds`, `labels`.
 
         Raises:
@@ -142,8 +142,8 @@ class ClassHead(Head):
     unsuited: ClassVar[tuple[str, ...]] = ()
     tempered, named = True, False
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.outputs = self.classes = stated.get(CLASSES) or 1
+    def __init__(self, declared: Mapping[str, Any]) -> None:
+        self.outputs = self.classes = declared.get(CLASSES) or 1
 
     def loss(self, request: Any) -> nn.CrossEntropyLoss:
         """Cross-entropy, perhaps of smoothed labels, times the weight of the example's class, the
@@ -202,8 +202,8 @@ class ValueHead(BoundedHead):
     #: range.
     _rate: ClassVar[float] = 0.3
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
-        bounds: tuple[float, float] = stated[BOUNDS]
+    def __init__(self, declared: Mapping[str, Any]) -> None:
+        bounds: tuple[float, float] = declared[BOUNDS]
         self.low, self.high = bounds
 
     @classmethod
@@ -234,10 +234,10 @@ class NumbersHead(BoundedHead):
         "Predictions are numbers in the units of the targets, each within its declared bounds."
     )
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
+    def __init__(self, declared: Mapping[str, Any]) -> None:
         from privlearn._target_ranges import read_ranges
 
-        self.ranges: Ranges = read_ranges(stated[RANGES])
+        self.ranges: Ranges = read_ranges(declared[RANGES])
         self.outputs = self.classes = len(self.ranges)
         self.names = tuple(name for name, _, _ in self.ranges)
         bounds = np.array([pair for _, *pair in self.ranges], dtype=np.float64)
@@ -294,8 +294,8 @@ class OrdinalHead(Head):
         "model. No temperature was fitted."
     )
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.classes = stated[CLASSES]
+    def __init__(self, declared: Mapping[str, Any]) -> None:
+        self.classes = declared[CLASSES]
 
     def fits(self, y: NDArray[Any]) -> str:
         """Classes, as whole numbers."""
@@ -331,8 +331,8 @@ class LabelsHead(Head):
         "are. No temperature was fitted."
     )
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
-        labels = stated[LABELS]
+    def __init__(self, declared: Mapping[str, Any]) -> None:
+        labels = declared[LABELS]
         plain = isinstance(labels, list | tuple) and all(
             isinstance(name, str) and name for name in labels
         )
@@ -388,8 +388,8 @@ class CountHead(Head):
         "distribution for each row."
     )
 
-    def __init__(self, stated: Mapping[str, Any]) -> None:
-        bounds: tuple[float, float] = stated[BOUNDS]
+    def __init__(self, declared: Mapping[str, Any]) -> None:
+        bounds: tuple[float, float] = declared[BOUNDS]
         self.low, self.high = bounds
         if self.low < 0 or self.high < 1:
             raise BadInput(
@@ -530,20 +530,20 @@ def stated_head(config: Mapping[str, Any]) -> Head | None:
     return head
 
 
-def require_declared(task: str | None, stated: Mapping[str, Any], name: str) -> None:
+def require_declared(task: str | None, declared: Mapping[str, Any], name: str) -> None:
     """Refuse a task whose targets are declared as something else, or not at all.
 
     Args:
         task: its name; None: none is named.
-        stated: what was declared of the targets, by name; None where it was not.
+        declared: what was declared of the targets, by name; None where it was not.
         name: what to call the data.
 
     Raises:
         BadInput: just that.
     """
-    if task is None or stated.get(HEADS[task].declared):
+    if task is None or declared.get(HEADS[task].declared):
         return
-    said = next((text for key, (text, _) in _DECLARED.items() if stated.get(key)), "not declared")
+    said = next((text for key, (text, _) in _DECLARED.items() if declared.get(key)), "not declared")
     needed = _DECLARED[HEADS[task].declared][1]
     raise BadInput(f"the task is {task}, and the targets of {name} are {said}: expected {needed}")
 

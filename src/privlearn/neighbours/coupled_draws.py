@@ -85,8 +85,8 @@ class CoupledDraws(TorchDispatchMode):
             if not self._recording.is_suspended:
                 self._recording.close()  # another batch, or another mask
             return drawn
-        given = _arguments(func, args, kwargs)
-        mean, std = given.get("mean", 0.0), given.get("std", 1.0)
+        arguments = _arguments(func, args, kwargs)
+        mean, std = arguments.get("mean", 0.0), arguments.get("std", 1.0)
         noise = _normal_numbers(seed, drawn)
         value = mean if isinstance(mean, Tensor) else torch.full_like(drawn, mean)
         drawn.copy_(value + noise * std)

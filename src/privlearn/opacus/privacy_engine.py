@@ -244,7 +244,7 @@ class PrivacyEngine:
         except BudgetExceeded as error:
             error.add_note(_SET_ASIDE)
             raise
-        _require_one_process(planned, clip_only=clip_only, kept=kept_in is not None)
+        _require_one_process(planned, clip_only=clip_only, checkpointed=kept_in is not None)
 
         def taken_by_script(planned: Run) -> ScriptedRun:
             run = ClipOnlyRun(planned) if clip_only else planned
@@ -484,14 +484,14 @@ def _as_given(module: Any, optimizer: Any, loader: Any, ledger: Any) -> tuple[An
     return module, optimizer, loader.original_loader
 
 
-def _require_one_process(run: Run, *, clip_only: bool, kept: bool) -> None:
+def _require_one_process(run: Run, *, clip_only: bool, checkpointed: bool) -> None:
     """Refuse several processes where a run takes one."""
     if clip_only and run.world.size > 1:
         raise BadInput(
             "noise_multiplier is 0, and there are several processes: a run without noise is "
             "for finding faults, in one process. Start one, or give a number above 0"
         )
-    if kept and run.world.size > 1:
+    if checkpointed and run.world.size > 1:
         raise BadInput(
             "checkpoint= was given, and there are several processes: in this form a run is "
             "kept by one. To go on with a run on several use pv.make_private(checkpoint=FILE)"
@@ -563,10 +563,10 @@ def _adaptive(clip_norm: float, noise_multiplier: float | None, asked: dict[str,
         "least": "min_clipbound",
         "most": "max_clipbound",
     }
-    given = {name: float(asked[key]) for name, key in names.items() if asked[key] is not None}
+    settings = {name: float(asked[key]) for name, key in names.items() if asked[key] is not None}
     deviation = asked["unclipped_num_std"]
     if deviation is None:
-        return Quantile(clip_norm, **given)
+        return Quantile(clip_norm, **settings)
     if not noise_multiplier:
         raise BadInput(
             "unclipped_num_std says the noise of the count beside that of the gradients, which is "
@@ -583,7 +583,7 @@ def _adaptive(clip_norm: float, noise_multiplier: float | None, asked: dict[str,
             f"unclipped_num_std is {deviation:g}, of which the count's share of the release is "
             f"{share:.2g}: expected a share from 0.001 to 1. Use about noise_multiplier x 5"
         )
-    return Quantile(clip_norm, share=share, **given)
+    return Quantile(clip_norm, share=share, **settings)
 
 
 def _rows_first(loader: Any) -> Any:

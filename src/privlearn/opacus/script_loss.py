@@ -113,7 +113,7 @@ class ScriptLoss:
             NotPerExample: they differ: a row's loss then depends on the rows beside it.
         """
         generator = torch.Generator().manual_seed(0)
-        batch = [_made_up(leaf, generator) for leaf in like]
+        batch = [_make_up_rows(leaf, generator) for leaf in like]
         was_training = model.training
         model.eval()  # or dropout would make a difference
         try:
@@ -369,7 +369,7 @@ def _drop_reduction(entry: Entry) -> Entry:
     return replace(entry, values=values, structure=structure)
 
 
-def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
+def _make_up_rows(like: Tensor, generator: torch.Generator) -> Tensor:
     """Three rows of this shape and type; whole numbers are 0 and 1."""
     shape = (3, *like.shape[1:])
     if like.is_floating_point():

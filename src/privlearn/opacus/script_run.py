@@ -151,8 +151,8 @@ class ScriptRun:
         """Draw the next batch of the epoch, if there is one."""
         batch = next(self._current, None)
         if batch is not None:
-            own = self.run.world.own(batch.sample.indices)
-            self._batch = LogicalBatch(batch, own)
+            local_examples = self.run.world.own(batch.sample.indices)
+            self._batch = LogicalBatch(batch, local_examples)
         return batch is not None
 
     def _draw_first(self) -> None:

@@ -344,11 +344,14 @@ def _price(event: Event, ledger: Ledger, delta: float) -> Guarantee:
     return replace(priced, rows_per_person=unit.rows_per_person)
 
 
-def figures(runs: str, own: Guarantee) -> dict[str, Any]:
-    """What a certificate says of other runs: what the claim is for, and the price `own` of its run
-    alone.
-    """
-    return {"runs": runs, "run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
+def figures(runs: str, price: Guarantee) -> dict[str, Any]:
+    """What a certificate says of other runs: what the claim is for, and the price of its run."""
+    return {
+        "runs": runs,
+        "run_epsilon": price.epsilon,
+        "run_method": price.method,
+        "run_rho": price.rho,
+    }
 
 
 def margin_of_older_prices(event: Event) -> float:

@@ -522,8 +522,8 @@ def _ledger() -> Schema:
     entry = _of_fields(RunEntry, _of_record, fields(RunEntry), {})
     entry["required"] = [name for name in entry["required"] if name not in ledger_json.LATER]
     version = _of_type(DataVersion, _of_record)
-    kept = [part for part in fields(LedgerState) if part.compare]
-    state = _of_fields(LedgerState, _of_record, kept, {})
+    compared_fields = [part for part in fields(LedgerState) if part.compare]
+    state = _of_fields(LedgerState, _of_record, compared_fields, {})
     state["required"] = [
         name for name in state["required"] if name not in ledger_json.LATER_OF_STATE
     ]

@@ -221,13 +221,13 @@ def _by_name(config: Mapping[str, Any], name: str, outputs: int | None) -> nn.Mo
     where the folder does not say how many there are.
     """
     shape = tuple(config["network_input_shape"])
-    stated = config["classes"] if outputs is None else outputs
-    if stated is None and networks.is_built_in(name):
-        stated = _classes(config)
+    classes = config["classes"] if outputs is None else outputs
+    if classes is None and networks.is_built_in(name):
+        classes = _classes(config)
     try:
-        return networks.build(name, shape, stated, np.random.default_rng(0))
+        return networks.build(name, shape, classes, np.random.default_rng(0))
     except BadInput as error:
-        if stated is not None:
+        if classes is not None:
             raise
         networks.require_known(name)  # what is wrong with the name itself is said as it is
         cause = error.__cause__

@@ -98,11 +98,11 @@ def write(said: Statement, checked: Verification) -> str:
     ).replace(" %", "&nbsp;%")
 
 
-def text(given: object) -> str:
-    """`given` for HTML, in an element or an attribute: on one line, control characters and markup
+def text(content: object) -> str:
+    """`content` for HTML, in an element or an attribute: on one line, control characters and markup
     escaped.
     """
-    return for_html(given)
+    return for_html(content)
 
 
 def _list(items: Iterable[str]) -> str:

@@ -88,19 +88,19 @@ def other_configuration(contents: Contents, result: Result) -> tuple[list[str], 
     return [f"{CONFIG} has another {name!r} than the model of the training" for name in other], left
 
 
-def alike(own: Any, theirs: Any, tolerance: float = 0.0) -> bool:
+def alike(ours: Any, theirs: Any, tolerance: float = 0.0) -> bool:
     """Whether plain values agree; numbers with a fraction within a share."""
-    if isinstance(own, dict) and isinstance(theirs, dict):
-        return set(own) == set(theirs) and all(
-            alike(own[name], theirs[name], tolerance) for name in own
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return set(ours) == set(theirs) and all(
+            alike(ours[name], theirs[name], tolerance) for name in ours
         )
-    if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
-        return len(own) == len(theirs) and all(
-            alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True)
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(
+            alike(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
         )
-    if tolerance and isinstance(own, float) and isinstance(theirs, float):
-        return math.isclose(own, theirs, rel_tol=tolerance)
-    return bool(own == theirs) and isinstance(own, bool) == isinstance(theirs, bool)
+    if tolerance and isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=tolerance)
+    return bool(ours == theirs) and isinstance(ours, bool) == isinstance(theirs, bool)
 
 
 def transcript_of(certificate: dict[str, Any]) -> Any:

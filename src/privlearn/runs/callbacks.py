@@ -139,9 +139,9 @@ class Callbacks:
         BadInput: an object has none of the three methods.
     """
 
-    def __init__(self, given: Callback | Sequence[Callback]) -> None:
-        several = isinstance(given, list | tuple)
-        self._all: tuple[Any, ...] = tuple(given) if several else (given,)  # type: ignore[arg-type]
+    def __init__(self, callbacks: Callback | Sequence[Callback]) -> None:
+        several = isinstance(callbacks, list | tuple)
+        self._all: tuple[Any, ...] = tuple(callbacks) if several else (callbacks,)  # type: ignore[arg-type]
         for callback in self._all:
             if isinstance(callback, type) or not any(
                 callable(getattr(callback, name, None)) for name in _METHODS

@@ -336,13 +336,13 @@ def optimizer_from(
     return built
 
 
-def device_of(given: str | int | torch.device | None, network: nn.Module) -> torch.device:
+def device_of(requested: str | int | torch.device | None, network: nn.Module) -> torch.device:
     """Where to compute.
 
     Raises:
         BadInput: there is no such device here.
     """
-    if given is None:
+    if requested is None:
         device = place_of(network)
         if device.type == "meta":
             raise BadInput(
@@ -351,11 +351,11 @@ def device_of(given: str | int | torch.device | None, network: nn.Module) -> tor
             )
         return device
     try:
-        device = torch.device(given)
+        device = torch.device(requested)
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
-            f"device {quoted(given)} can't be used: {first_line(error)}. Expected "
+            f"device {quoted(requested)} can't be used: {first_line(error)}. Expected "
             f"{expected_devices()}"
         ) from error
     return device
@@ -481,23 +481,23 @@ def require_neighbours(plan: Any, ledger: Ledger) -> None:
 
 
 def require_rows_once(
-    plan: AbstractPlan, given: Given, data: Dataset, indexed: Rows | None = None
+    plan: AbstractPlan, source: Given, data: Dataset, indexed: Rows | None = None
 ) -> None:
     """Refuse data that repeat a row more often than the plan protects together: a look at them for
     their curator.
 
     Args:
         plan: the plan.
-        given: what was given, which may say where rows come from.
+        source: what was given, which may say where rows come from.
         data: what is known of the rows in memory.
         indexed: the rows that are fetched by index, if they are.
 
     Raises:
         BadInput: they do, by their indices or in memory (`data.origins`).
     """
-    structured = isinstance(given, TorchDataset | DataLoader)
+    structured = isinstance(source, TorchDataset | DataLoader)
     require_once(
-        indexed if indexed is not None else given if structured else data, plan.unit, data.groups
+        indexed if indexed is not None else source if structured else data, plan.unit, data.groups
     )
 
 
@@ -532,18 +532,18 @@ class RunArguments(ComputeArguments, total=False):
     checkpoint: Checkpoint | str | Path | None
 
 
-def rows(given: Given, sampling: Sampler) -> Dataset:
+def rows(source: Given, sampling: Sampler) -> Dataset:
     """Read what was given into memory.
 
     Raises:
         BadInput: no data set, or a loader that draws other batches than the plan.
     """
-    if isinstance(given, TorchDataset | DataLoader):
+    if isinstance(source, TorchDataset | DataLoader):
         # one kind of data: what PyTorch has for it
         from privlearn.runs.structured import rows_in_memory
 
-        return rows_in_memory(given, sampling)
-    return Dataset.of(given)  # type: ignore[arg-type]
+        return rows_in_memory(source, sampling)
+    return Dataset.of(source)  # type: ignore[arg-type]
 
 
 def by_index(source: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:

@@ -118,8 +118,8 @@ class WandB(Callback):
 
     def __init__(self, **settings: Any) -> None:
         wandb = _module("wandb")
-        self._own = wandb.run is None
-        self._run: Any = wandb.init(**settings) if self._own else wandb.run
+        self._began_run = wandb.run is None
+        self._run: Any = wandb.init(**settings) if self._began_run else wandb.run
 
     def on_epoch(self, progress: TrainingProgress) -> None:
         """Log the epoch."""
@@ -127,7 +127,7 @@ class WandB(Callback):
 
     def on_end(self, progress: TrainingProgress) -> None:
         """End the run, if it was begun here."""
-        if self._own:
+        if self._began_run:
             self._run.finish()
 
 
@@ -139,8 +139,8 @@ class MLflow(Callback):
 
     def __init__(self) -> None:
         self._mlflow = _module("mlflow")
-        self._own = self._mlflow.active_run() is None
-        if self._own:
+        self._began_run = self._mlflow.active_run() is None
+        if self._began_run:
             self._mlflow.start_run()
 
     def on_epoch(self, progress: TrainingProgress) -> None:
@@ -149,7 +149,7 @@ class MLflow(Callback):
 
     def on_end(self, progress: TrainingProgress) -> None:
         """End the run, if it was begun here."""
-        if self._own:
+        if self._began_run:
             self._mlflow.end_run()
 
 

@@ -235,17 +235,17 @@ class Ranks(World):
             dist.all_to_all_single(received, sent)
         return received.view(rows.shape).to(rows.device)
 
-    def total(self, own: Tensor) -> Tensor:
+    def total(self, numbers: Tensor) -> Tensor:
         """The sum of a few numbers over all processes, in all of them: a balanced tree in double
         precision.
         """
         if self.size == 1:
-            return own
-        sent = own.to(_control(), torch.float64)
+            return numbers
+        sent = numbers.to(_control(), torch.float64)
         every = [torch.empty_like(sent) for _ in range(self.size)]
         with answered():
             dist.all_gather(every, sent)
-        return _tree(every).to(own.device)
+        return _tree(every).to(numbers.device)
 
     def any(self, here: bool) -> bool:
         """Whether it is so in one of the processes."""

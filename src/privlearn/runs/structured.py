@@ -43,13 +43,13 @@ def read(source: Any, sampling: Sampler, *, whole: bool) -> Any:
     return source
 
 
-def rows_in_memory(given: TorchDataset[Any] | DataLoader[Any], sampling: Sampler) -> Dataset:
+def rows_in_memory(source: TorchDataset[Any] | DataLoader[Any], sampling: Sampler) -> Dataset:
     """Read a data set, or that of a loader, into memory.
 
     Raises:
         BadInput: rows of other forms, or a loader that draws other batches than the plan.
     """
-    return rows_of(dataset_of(given, sampling) if isinstance(given, DataLoader) else given)
+    return rows_of(dataset_of(source, sampling) if isinstance(source, DataLoader) else source)
 
 
 def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:

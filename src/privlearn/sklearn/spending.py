@@ -147,7 +147,7 @@ class FitPrivacy(Described):
 
 def spend(
     shared: SharedFits,
-    given: Ledger | None,
+    estimator_ledger: Ledger | None,
     plan: Planned,
     reasons: tuple[str, ...],
     streams: Streams,
@@ -158,7 +158,7 @@ def spend(
 
     Args:
         shared: of the estimator.
-        given: its `ledger`, which comes first; None: the shared one.
+        estimator_ledger: its `ledger`, which comes first; None: the shared one.
         plan: what is released.
         reasons: what was read off the private rows, so that nothing is claimed; empty: nothing was.
         streams: the random streams; nothing is claimed where they have a seed, either.
@@ -170,16 +170,16 @@ def spend(
         BudgetExceeded: by the ledger.
     """
     require_one_process("a fit of an estimator")
-    if given is not None and not isinstance(given, Ledger):
+    if estimator_ledger is not None and not isinstance(estimator_ledger, Ledger):
         raise BadInput(
-            f"ledger is a {type(given).__name__}: expected a privlearn Ledger, or None for one "
-            "that records"
+            f"ledger is a {type(estimator_ledger).__name__}: expected a privlearn Ledger, or None "
+            "for one that records"
         )
-    if given is not None and reasons:
+    if estimator_ledger is not None and reasons:
         raise BadInput(
             f"the guarantee of the ledger that was given would not hold: {'; '.join(reasons)}"
         )
-    ledger = shared.require_ledger() if given is None else given
+    ledger = shared.require_ledger() if estimator_ledger is None else estimator_ledger
     all_reasons = (*reasons, SEEDED) if streams.seeded else reasons
     with _ONE_FIT:
         before = ledger.event

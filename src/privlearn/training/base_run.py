@@ -59,7 +59,7 @@ class BaseRun(Described):
             saved.plain["epoch"] * task.steps + saved.plain["step"] if saved else 0
         )
         self._epoch: Epoch | None = None  # the one that was handed out last
-        self._kept: dict[str, Part] = {}
+        self._parts: dict[str, Part] = {}
         self._result: Result | None = None
 
     @property
@@ -216,7 +216,7 @@ class BaseRun(Described):
                 f"the checkpoint has a part {both[0]!r} already: expected another name, such as "
                 f"keep(my_{both[0]}=...)"
             )
-        first = sum(name.startswith(_SCHEDULER) for name in self._kept)
+        first = sum(name.startswith(_SCHEDULER) for name in self._parts)
         numbered = {
             f"{_SCHEDULER}{number}": each for number, each in enumerate(schedulers, start=first)
         }
@@ -226,12 +226,12 @@ class BaseRun(Described):
 
             restore_late(new, self.session, stepped=self.steps_done > self._steps_saved)
         parts |= new
-        self._kept |= new
+        self._parts |= new
 
     @property
     def kept(self) -> dict[str, Part]:
         """What `keep` was given, by the checkpoint's name of it."""
-        return dict(self._kept)
+        return dict(self._parts)
 
     def keep_in(self, checkpoint: Checkpoint) -> None:
         """Let a checkpoint keep a run that is under way, from here on: `save_checkpoint` writes it.

@@ -53,7 +53,7 @@ def choices(
 
 
 def least(
-    made: Make[T],
+    make_plan: Make[T],
     planned: Callable[[T], Plan],
     examples: int,
     mechanism: Correlation | str | None,
@@ -68,7 +68,7 @@ def least(
     the same kind, whichever is best.
 
     Args:
-        made: plans with one sampler, its noise solved for.
+        make_plan: plans with one sampler, its noise solved for.
         planned: the plan of what that made.
         examples: how many there are.
         mechanism: the one given; None: any.
@@ -79,12 +79,12 @@ def least(
     Raises:
         BadInput: no sampler goes with the rest.
     """
-    neighbours = adjacency or planned(made("poisson", INDEPENDENT, None)).neighbours
+    neighbours = adjacency or planned(make_plan("poisson", INDEPENDENT, None)).neighbours
     tried: list[T] = []
     refusals: list[PrivlearnError] = []
     for name, noise in choices(mechanism, correlated=correlated):
         try:
-            tried.append(made(name, noise, neighbours))
+            tried.append(make_plan(name, noise, neighbours))
         except PrivlearnError as error:
             refusals.append(error)
     if not tried:

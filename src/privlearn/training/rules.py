@@ -125,7 +125,7 @@ class Settled:
         rate = learning_rate(
             optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm
         )
-        by_rule = optimizer == "SGD" or _own_kind(optimizer) is not None
+        by_rule = optimizer == "SGD" or _find_kind(optimizer) is not None
         return self.head.usual_rate(rate, self.plan.clip.clip_norm) if by_rule else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
@@ -479,7 +479,7 @@ def _why_features(spec: str) -> str:
     return f"images: a linear model learns best from them{fewer}"
 
 
-def _own_kind(optimizer: str) -> Any:
+def _find_kind(optimizer: str) -> Any:
     """The class of `privlearn.optim` of that name; None for those of torch.optim."""
     if optimizer in _OF_TORCH:
         return None
@@ -513,7 +513,7 @@ def learning_rate(
         initial_norm: the L2 norm of the initial weights.
         row_norm: the L2 norm of all rows of features, where they are normalised one by one.
     """
-    kind = _own_kind(optimizer)
+    kind = _find_kind(optimizer)
     if optimizer != "SGD" and kind is None:
         return _ADAPTIVE_RATE
     # Noise that reacts never exceeds its start.

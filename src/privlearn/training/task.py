@@ -107,20 +107,20 @@ class Task:
         session: TrainingSession,
         model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
         loss: Loss | None,
-        given: Given,
+        source: Given,
         rates: Schedule,
         compute: ComputeConfig,
         validation: Dataset | None = None,
     ) -> None:
         plan = session.plan
         self.plan, self.loss, self.compute = plan, loss, compute
-        data, indexed = by_index(given, plan)
+        data, indexed = by_index(source, plan)
         self.data, self.indexed = data or _unknown(indexed), indexed
         self.x, self.y = (
             self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         )
         require_same_examples(plan, self.data)
-        require_rows_once(plan, given, self.data, indexed)
+        require_rows_once(plan, source, self.data, indexed)
         self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(
@@ -272,7 +272,7 @@ class Task:
                     losses, *single, what="the loss", made_up=shape.made_up, explain=_name_meeting
                 )
         else:
-            inputs = None if shape.change is None else partial(_made_up_inputs, shape, like)
+            inputs = None if shape.change is None else partial(_make_up_inputs, shape, like)
             require_per_example(self.network, single[0], made_up=inputs, explain=_name_meeting)
         if not self.indexed:
             with self.gradients.fixed.holding():
@@ -306,7 +306,7 @@ class Task:
         }
 
     def optimizer(
-        self, given: OptimizerFactory | torch.optim.Optimizer | None
+        self, optimizer: OptimizerFactory | torch.optim.Optimizer | None
     ) -> torch.optim.Optimizer:
         """The optimizer that the caller chose, or SGD at the learning rate of the rules for a
         custom network.
@@ -319,13 +319,13 @@ class Task:
             BadInput: it is none, or needs a closure or sparse gradients; or it was made of other
                 parameters.
         """
-        if isinstance(given, torch.optim.Optimizer):
+        if isinstance(optimizer, torch.optim.Optimizer):
             from privlearn.runs.optimizer_parameters import require_optimizer_of  # of scripts
 
-            require_optimizer_of(given, self.network)
-            return optimizer_from(lambda parameters: given, self.parameters)
-        if given is not None:
-            return optimizer_from(given, self.parameters)
+            require_optimizer_of(optimizer, self.network)
+            return optimizer_from(lambda parameters: optimizer, self.parameters)
+        if optimizer is not None:
+            return optimizer_from(optimizer, self.parameters)
         from privlearn.training.rules import learning_rate  # a default, which no guarantee rests on
 
         norm = (
@@ -427,7 +427,7 @@ class Task:
         return shapes | self.data.origin()
 
 
-def _made_up_inputs(shape: BatchShape, like: Leaves, inputs: Leaves) -> Leaves:
+def _make_up_inputs(shape: BatchShape, like: Leaves, inputs: Leaves) -> Leaves:
     """Made-up inputs, as the loss makes them beside targets."""
     (_, targets) = made_up_rows(like, 1, len(inputs[0]))
     return shape.made_up((inputs[0].to(like[0].dtype), targets.to(inputs[0].device)))[:1]

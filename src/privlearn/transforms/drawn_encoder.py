@@ -84,7 +84,7 @@ class DrawnEncoder(nn.Module):
             self.register_buffer(name, value)
 
     @classmethod
-    def empty(cls, mirrored: bool, kept: int) -> Self:
+    def empty(cls, mirrored: bool, dimensions: int) -> Self:
         """With room for so many directions."""
         weights: dict[str, Tensor] = {}
         for index, (inputs, outputs, _, size) in enumerate(_CONVOLUTIONS):
@@ -94,20 +94,20 @@ class DrawnEncoder(nn.Module):
             mirrored,
             weights,
             torch.empty(ENCODER_ANSWERS, device=building()),
-            torch.empty(ENCODER_ANSWERS, kept, device=building()),
+            torch.empty(ENCODER_ANSWERS, dimensions, device=building()),
         )
 
     @classmethod
     def learned(
         cls,
         mirrored: bool,
-        kept: int,
+        dimensions: int,
         shape: Sequence[int],
         cache: Path | None = None,
         begin: Callable[[], None] | None = None,
     ) -> Self:
-        """With the shipped weights, and the `kept` directions that matter most in made-up images of
-        `shape`.
+        """With the shipped weights, and the directions that matter most in made-up images of
+        `shape`, `dimensions` of them.
 
         Raises:
             BadInput: other weights than those of the recipe, or more directions than there are
@@ -116,9 +116,9 @@ class DrawnEncoder(nn.Module):
         plain = cls(
             mirrored, _weights(), torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
         )
-        title = f"drawn-encoder-{DIGEST[:16]}-{_GRID}-mirror={int(mirrored)}-kept={kept}"
+        title = f"drawn-encoder-{DIGEST[:16]}-{_GRID}-mirror={int(mirrored)}-kept={dimensions}"
         tensors = learned(
-            title, shape, cache, lambda: directions(plain.answers, shape, kept), begin
+            title, shape, cache, lambda: directions(plain.answers, shape, dimensions), begin
         )
         return cls(mirrored, _weights(), tensors["mean"], tensors["components"])
 
@@ -167,20 +167,20 @@ class WithEncoder(RowTransform):
     def learned(
         cls,
         units: RandomUnits,
-        kept: int,
+        dimensions: int,
         shape: Sequence[int],
         cache: Path | None = None,
         begin: Callable[[], None] | None = None,
     ) -> Self:
-        """With the shipped encoder, and `kept` directions of its answers to made-up images of
+        """With the shipped encoder, and `dimensions` directions of its answers to made-up images of
         `shape`.
         """
-        return cls(units, DrawnEncoder.learned(units.mirrored, kept, shape, cache, begin))
+        return cls(units, DrawnEncoder.learned(units.mirrored, dimensions, shape, cache, begin))
 
     @classmethod
-    def empty(cls, units: RandomUnits, kept: int) -> Self:
+    def empty(cls, units: RandomUnits, dimensions: int) -> Self:
         """With room for so many directions of the encoder."""
-        return cls(units, DrawnEncoder.empty(units.mirrored, kept))
+        return cls(units, DrawnEncoder.empty(units.mirrored, dimensions))
 
     @property
     def spec(self) -> str:

@@ -211,7 +211,7 @@ def learned(
 
 
 def directions(
-    features: Callable[[Tensor], Tensor], shape: Sequence[int], kept: int
+    features: Callable[[Tensor], Tensor], shape: Sequence[int], dimensions: int
 ) -> dict[str, Tensor]:
     """`mean` (features,) of features of made-up images, and `components` (features, kept): their
     principal directions.
@@ -222,15 +222,16 @@ def directions(
     Args:
         features: images (rows, *shape) to features (rows, ...).
         shape: of one image.
-        kept: how many directions.
+        dimensions: how many directions.
 
     Raises:
         BadInput: fewer features, or made-up images, than directions.
     """
     parts, numbers = images(shape), features(images(shape, 1)[0]).numel()
-    if kept > min(numbers, sum(map(len, parts))):
+    if dimensions > min(numbers, sum(map(len, parts))):
         raise BadInput(
-            f"{kept} directions are to be kept, and there are {numbers} features: expected fewer"
+            f"{dimensions} directions are to be kept, and there are {numbers} features: expected "
+            "fewer"
         )
     rows = torch.cat([features(part).flatten(1) for part in parts])
     mean = rows.mean(0)
@@ -238,10 +239,11 @@ def directions(
         torch.manual_seed(0)
         # In double precision, so that all processors have the same directions in single precision.
         _, spread, components = torch.svd_lowrank(
-            (rows - mean).double(), q=min(kept + 100, *rows.shape), niter=3
+            (rows - mean).double(), q=min(dimensions + 100, *rows.shape), niter=3
         )
-    variances = spread[:kept].square() / len(rows)
-    scaled = components[:, :kept] * (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)
+    variances = spread[:dimensions].square() / len(rows)
+    scales = (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)
+    scaled = components[:, :dimensions] * scales
     return {"mean": mean, "components": with_fixed_signs(scaled).to(rows).contiguous()}
 
 

@@ -35,9 +35,9 @@ class Centred(RowTransform):
 
     kind = "centre"
 
-    def __init__(self, own: Tensor) -> None:
+    def __init__(self, indicator: Tensor) -> None:
         super().__init__()
-        self.register_buffer("own", own)
+        self.register_buffer("own", indicator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Centre `x`, shape (batch, features)."""

@@ -57,7 +57,7 @@ def corrections_job(request: Request, data: Dataset) -> Job:
                 start,
                 ledger=opened.ledger,
                 streams=opened.streams(),
-                kept=folder,
+                run_folder=folder,
                 progress=progress,
             )
         answer["answered"] = settled.queries

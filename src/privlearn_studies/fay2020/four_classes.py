@@ -87,7 +87,7 @@ def _known(mine: Sequence[Outcome], descents: Descents) -> dict[str, Sequence[Se
         "mean of the public masks, for every volume": each(mine, "mean"),
         "U-Net on the public masks alone": each(mine, "public"),
         "the same, taught by its own predictions for 40 volumes": each(mine, "itself"),
-        **{label: each(own, "test") for label, own in descents.items()},
+        **{label: each(outcomes, "test") for label, outcomes in descents.items()},
         "one teacher (private)": each(mine, "teacher"),
         "the teachers' mean (private)": each(mine, "ensemble"),
         "student of that mean, of 40 volumes (private)": each(mine, "taught"),
@@ -110,7 +110,7 @@ def _students(mine: Sequence[Outcome]) -> str:
     lines = []
     for way in WAYS:
         for cell in _CELLS:
-            own = [
+            cell_outcomes = [
                 one
                 for run in mine
                 for one in run.cells
@@ -121,10 +121,10 @@ def _students(mine: Sequence[Outcome]) -> str:
                     way,
                     f"{cell[0]:g}",
                     str(cell[1]),
-                    f"{own[0].noise:.3f}",
-                    spread(dice(own, "answers"), 3),
+                    f"{cell_outcomes[0].noise:.3f}",
+                    spread(dice(cell_outcomes, "answers"), 3),
                     spread(taught(mine, way, cell), 3),
-                    *_by_class(each(own, "student")),
+                    *_by_class(each(cell_outcomes, "student")),
                 )
             )
     return table(
@@ -153,8 +153,8 @@ def _meaning(mine: Sequence[Outcome], descents: Descents) -> str:
             for way in WAYS
         }
         reached |= {
-            label: mean(dice(own, "test"))
-            for label, own in descents.items()
+            label: mean(dice(outcomes, "test"))
+            for label, outcomes in descents.items()
             if label.endswith(f"epsilon {epsilon:g}")
         }
         first = max(reached, key=lambda label: reached[label])
@@ -173,9 +173,11 @@ def _rows(mine: Sequence[Outcome], descents: Descents) -> list[Row]:
         mean_row(label, _DICE, [mean(one) for one in values])
         for label, values in _known(mine, descents).items()
     ]
-    for label, own in descents.items():
-        if own[0].spent is not None:
-            rows.append(mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(own, "spent")))
+    for label, outcomes in descents.items():
+        if outcomes[0].spent is not None:
+            rows.append(
+                mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(outcomes, "spent"))
+            )
     for cells in zip(*each(mine, "cells"), strict=True):
         first = cells[0]
         label = f"{first.way}, epsilon {first.epsilon:g}, N {first.queries}"
@@ -204,22 +206,22 @@ def _figure(mine: Sequence[Outcome], descents: Descents) -> Figure:
         "x",
         legend="center right",
     )
-    own: list[Mark] = []
+    student_marks: list[Mark] = []
     places = list(range(len(_CELLS)))
     for way, colour in zip(WAYS, CYCLE, strict=False):
-        own.append(
+        student_marks.append(
             Curve(
                 places, [taught(mine, way, cell) for cell in _CELLS], way, colour, "o-", "deviation"
             )
         )
-    own.append(Across(mean(dice(mine, "public")), "public U-Net", line="--"))
+    student_marks.append(Across(mean(dice(mine, "public")), "public U-Net", line="--"))
     for label, line in (("DP-SGD from the public U-Net, epsilon 8", "-"), ("no privacy", ":")):
-        own.append(Across(mean(dice(descents[label], "test")), label, GREY, line=line))
+        student_marks.append(Across(mean(dice(descents[label], "test")), label, GREY, line=line))
     ticks: dict[float, str] = {
         place: f"{epsilon:g}, {queries}" for place, (epsilon, queries) in enumerate(_CELLS)
     }
     students = Panel(
-        own,
+        student_marks,
         "epsilon, volumes asked about",
         "Dice of the student on test volumes",
         "students",

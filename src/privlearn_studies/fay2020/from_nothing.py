@@ -249,10 +249,10 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         ensemble = train.at(teachers=4, steps=25, epochs=1, first=16)
         alone = teach_mean.at(steps=25, first=16)
         gradients = {name: call.but(epochs=2, first=16) for name, call in gradients.items()}
-    made, by_mean = runs.named({"ensemble": ensemble, "mean": alone}, numbers).values()
+    by_ensemble, by_mean = runs.named({"ensemble": ensemble, "mean": alone}, numbers).values()
     descents = runs.named(gradients, numbers)
     dice = {
-        label: [mean(getattr(one, name)) for one in made]
+        label: [mean(getattr(one, name)) for one in by_ensemble]
         for label, name in (
             (_TEACHER, "teacher"),
             (_ENSEMBLE, "ensemble"),
@@ -266,7 +266,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         _MEAN_STUDENT: [mean(one.student) for one in by_mean],
     }
     dice |= {label: [mean(one.test) for one in mine] for label, mine in descents.items()}
-    spent = {_STUDENT: made[0].spent, _ANSWERS: made[0].spent}
+    spent = {_STUDENT: by_ensemble[0].spent, _ANSWERS: by_ensemble[0].spent}
     spent |= {label: mine[0].spent for label, mine in descents.items()}
     rows, lines = [], []
     for label, values in dice.items():
@@ -284,7 +284,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         students=STUDENTS,
         test=TEST,
         steps=ensemble.steps,
-        noise=f"{made[0].noise:.3f}",
+        noise=f"{by_ensemble[0].noise:.3f}",
         table=table(("what", "epsilon spent", "paper, brain tumours", "Dice here"), lines),
         above=_difference(dice[_STUDENT], dice[_TEACHER]),
         beside=_difference(dice[_STUDENT], dice[_OURS]),

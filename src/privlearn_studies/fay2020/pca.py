@@ -52,9 +52,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Both losses by the number of components, under the noise of three epsilons."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     lengths = _LENGTHS[::3] if quick else _LENGTHS
-    made = [_seed(lengths, seed, _QUICK_ROUNDS if quick else _ROUNDS) for seed in numbers]
+    by_seed = [_seed(lengths, seed, _QUICK_ROUNDS if quick else _ROUNDS) for seed in numbers]
     rows, lines, panels = [*_by_hand(), *_noises()], [], []
-    for epsilon, *mine in zip(_EPSILONS, *made, strict=True):
+    for epsilon, *mine in zip(_EPSILONS, *by_seed, strict=True):
         label, noise, rule = f"epsilon {epsilon:g}", each(mine, "noise"), each(mine, "rule")
         losses, seen = (np.array(each(mine, which)) for which in ("losses", "measured"))
         least = lengths[int(seen.mean(0).argmin())]

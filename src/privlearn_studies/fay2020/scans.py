@@ -89,9 +89,11 @@ def classes_of(data: Dataset) -> int:
 
 def fresh(data: str, seed: int) -> nn.Module:
     """An untrained U-Net."""
-    own = parts(data).private
-    classes = classes_of(own)
-    return networks.build("unet", own.x.shape[1:], classes, np.random.default_rng([seed, classes]))
+    volumes = parts(data).private
+    classes = classes_of(volumes)
+    return networks.build(
+        "unet", volumes.x.shape[1:], classes, np.random.default_rng([seed, classes])
+    )
 
 
 def chosen(labelled: int, seed: int, data: str = HIPPOCAMPUS) -> Dataset:
@@ -104,10 +106,10 @@ def chosen(labelled: int, seed: int, data: str = HIPPOCAMPUS) -> Dataset:
 @lru_cache(maxsize=2)
 def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOCAMPUS) -> Public:
     """Train the public U-Net on `labelled` volumes, and prepare what rests on it."""
-    own, pool = chosen(labelled, seed, data), parts(data).pool
+    labelled_volumes, pool = chosen(labelled, seed, data), parts(data).pool
     asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=None)
     start = Start.learn(
-        own,
+        labelled_volumes,
         asked,
         fresh(data, seed),
         seed=seed,

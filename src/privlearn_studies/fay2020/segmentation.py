@@ -63,7 +63,7 @@ _TITLES = (
     "student of\ncorrections",
 )
 _COLOURS = (GREY, ORANGE, RED, BLUE)
-Made = dict[int, list[Outcome]]
+Outcomes = dict[int, list[Outcome]]
 Descents = dict[str, list[Outcome]]
 _Cell = tuple[float, int]
 
@@ -72,15 +72,15 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every ensemble by every way, and all that they are compared with."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     ensembles, others, gradients = _calls(quick)
-    made: Made = runs.named(ensembles, numbers)
+    by_teachers: Outcomes = runs.named(ensembles, numbers)
     descents: Descents = runs.named(gradients, numbers)
-    few: Made = {}
+    few: Outcomes = {}
     if not quick:
-        made |= runs.named({_MANY: train.at(teachers=_MANY)}, numbers[:1])
+        by_teachers |= runs.named({_MANY: train.at(teachers=_MANY)}, numbers[:1])
         few = runs.named(others, numbers[:1])
     rows = [
-        *_baseline_rows(made, descents),
-        *[row for count, mine in made.items() for row in _rows(count, mine)],
+        *_baseline_rows(by_teachers, descents),
+        *[row for count, mine in by_teachers.items() for row in _rows(count, mine)],
     ]
     rows += [
         row
@@ -92,16 +92,16 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         private="60 of 180" if quick else "180",
         seeds=len(numbers),
         delta=DELTA,
-        baselines=_baselines(made, descents),
+        baselines=_baselines(by_teachers, descents),
         tried=page("pate-segmentation-tried"),
-        teachers=_teachers(made),
-        students=_students(made),
-        ways=_ways(made),
-        alone=_alone(made),
-        labelled=_labelled(few, made) if few else "",
-        meaning=_meaning(made, descents),
+        teachers=_teachers(by_teachers),
+        students=_students(by_teachers),
+        ways=_ways(by_teachers),
+        alone=_alone(by_teachers),
+        labelled=_labelled(few, by_teachers) if few else "",
+        meaning=_meaning(by_teachers, descents),
     )
-    return Findings(tuple(rows), _figure(made, descents), notes)
+    return Findings(tuple(rows), _figure(by_teachers, descents), notes)
 
 
 def _calls(quick: bool) -> tuple[dict[int, Call], dict[int, Call], dict[str, Call]]:
@@ -163,18 +163,18 @@ def _cells(mine: Sequence[Outcome], way: str, cell: _Cell) -> list[Outcome]:
     ]
 
 
-def _baseline_rows(made: Made, descents: Descents) -> list[Row]:
-    mine = next(iter(made.values()))
+def _baseline_rows(by_teachers: Outcomes, descents: Descents) -> list[Row]:
+    mine = next(iter(by_teachers.values()))
     known = {f"{_PAPERS}, {_EPOCHS[0]} epochs": 0.53}
     rows = [
         mean_row("mean of the public masks", _DICE, dice(mine, "mean")),
         mean_row("public U-Net", _DICE, dice(mine, "public")),
         mean_row("public U-Net, taught by itself", _DICE, dice(mine, "itself")),
     ]
-    for label, own in descents.items():
+    for label, outcomes in descents.items():
         # The paper's number is for brain tumours.
-        rows.append(mean_row(label, _DICE, dice(own, "test"), known.get(label)))
-        spent = [one.spent for one in own if one.spent is not None]
+        rows.append(mean_row(label, _DICE, dice(outcomes, "test"), known.get(label)))
+        spent = [one.spent for one in outcomes if one.spent is not None]
         if spent:
             rows.append(mean_row(label, f"epsilon spent, at delta {DELTA:g}", spent))
     return rows
@@ -197,31 +197,41 @@ def _rows(count: int, mine: Sequence[Outcome], more: str = "") -> list[Row]:
     ]
     for cells in zip(*each(mine, "cells"), strict=True):
         first = cells[0]
-        own = f"{label}, {first.way}, epsilon {first.epsilon:g}, N {first.queries}"
+        cell_label = f"{label}, {first.way}, epsilon {first.epsilon:g}, N {first.queries}"
         rows.append(
-            mean_row(own, "Dice of the answers on the queried volumes", dice(cells, "answers"))
+            mean_row(
+                cell_label, "Dice of the answers on the queried volumes", dice(cells, "answers")
+            )
         )
         if first.student is not None:
-            rows.append(mean_row(own, _DICE, dice(cells, "student")))
+            rows.append(mean_row(cell_label, _DICE, dice(cells, "student")))
             for number, values in enumerate(zip(*each(cells, "student"), strict=True), 1):
-                rows.append(mean_row(own, f"Dice of class {number} on the test volumes", values))
+                rows.append(
+                    mean_row(cell_label, f"Dice of class {number} on the test volumes", values)
+                )
         if first.alone is not None:
             rows.append(
-                mean_row(f"{own}, student from nothing", _DICE, dice(cells, "alone"), papers[1])
+                mean_row(
+                    f"{cell_label}, student from nothing", _DICE, dice(cells, "alone"), papers[1]
+                )
             )
     return rows
 
 
-def _baselines(made: Made, descents: Descents) -> str:
-    mine = next(iter(made.values()))
+def _baselines(by_teachers: Outcomes, descents: Descents) -> str:
+    mine = next(iter(by_teachers.values()))
     several = [
         ("mean of the public masks, for every volume", each(mine, "mean"), "–"),
         ("U-Net on the public masks alone", each(mine, "public"), "–"),
         ("the same, taught by its own predictions for 40 volumes", each(mine, "itself"), "–"),
     ]
-    for label, own in descents.items():
+    for label, outcomes in descents.items():
         several.append(
-            (label, each(own, "test"), "–" if own[0].spent is None else f"{own[0].spent:.3g}")
+            (
+                label,
+                each(outcomes, "test"),
+                "–" if outcomes[0].spent is None else f"{outcomes[0].spent:.3g}",
+            )
         )
     lines = [
         (
@@ -235,20 +245,20 @@ def _baselines(made: Made, descents: Descents) -> str:
     return table(("what", "epsilon spent", "Dice", "anterior", "posterior"), lines)
 
 
-def _teachers(made: Made) -> str:
+def _teachers(by_teachers: Outcomes) -> str:
     lines = [
         (str(count), *(spread(dice(mine, name), 3) for name in ("teacher", "ensemble", "taught")))
-        for count, mine in made.items()
+        for count, mine in by_teachers.items()
     ]
     return table(("K", "one teacher", "teachers' mean", "student of the mean of 40 volumes"), lines)
 
 
-def _students(made: Made) -> str:
+def _students(by_teachers: Outcomes) -> str:
     lines = []
-    for count, mine in made.items():
+    for count, mine in by_teachers.items():
         for epsilon, queries in sorted(CELLS):
-            own = taught(mine, WAYS[-1], (epsilon, queries))
-            if own:
+            students = taught(mine, WAYS[-1], (epsilon, queries))
+            if students:
                 noise = _cells(mine, WAYS[-1], (epsilon, queries))[0].noise
                 lines.append(
                     (
@@ -256,9 +266,9 @@ def _students(made: Made) -> str:
                         f"{epsilon:g}",
                         str(queries),
                         f"{noise:.3f}",
-                        spread(own, 3),
-                        _against(own, dice(mine, "public")),
-                        _against(own, dice(mine, "itself")),
+                        spread(students, 3),
+                        _against(students, dice(mine, "public")),
+                        _against(students, dice(mine, "itself")),
                     )
                 )
     return table(
@@ -282,12 +292,12 @@ def _against(values: Sequence[float], others: Sequence[float]) -> str:
     return f"{middle:+.3f}{wide}, {sum(np.greater(values, others))} of {len(values)} above"
 
 
-def _ways(made: Made) -> str:
+def _ways(by_teachers: Outcomes) -> str:
     lines = []
-    for count, mine in made.items():
+    for count, mine in by_teachers.items():
         for epsilon, queries in CELLS[:3]:
             cells = [
-                spread(own, 3) if (own := taught(mine, way, (epsilon, queries))) else "–"
+                spread(students, 3) if (students := taught(mine, way, (epsilon, queries))) else "–"
                 for way in WAYS
             ]
             if any(cell != "–" for cell in cells):
@@ -295,11 +305,15 @@ def _ways(made: Made) -> str:
     return table(("K", "epsilon", "N", *WAYS), lines)
 
 
-def _alone(made: Made) -> str:
+def _alone(by_teachers: Outcomes) -> str:
     alone = [
-        f"{spread(own, 3)} at K = {count}"
-        for count, mine in made.items()
-        if (own := [mean(one.alone) for run in mine for one in run.cells if one.alone is not None])
+        f"{spread(students, 3)} at K = {count}"
+        for count, mine in by_teachers.items()
+        if (
+            students := [
+                mean(one.alone) for run in mine for one in run.cells if one.alone is not None
+            ]
+        )
     ]
     if not alone:
         return ""
@@ -309,21 +323,21 @@ def _alone(made: Made) -> str:
     )
 
 
-def _labelled(few: Made, made: Made) -> str:
+def _labelled(few: Outcomes, by_teachers: Outcomes) -> str:
     lines = []
-    for labelled, mine in sorted({**few, 2: made[_FEW][:1]}.items()):
+    for labelled, mine in sorted({**few, 2: by_teachers[_FEW][:1]}.items()):
         public = dice(mine, "public")
         for epsilon, queries in _FEWER_CELLS:
-            own = taught(mine, WAYS[-1], (epsilon, queries))
+            students = taught(mine, WAYS[-1], (epsilon, queries))
             lines.append(
                 (
                     str(labelled),
                     f"{epsilon:g}",
                     str(queries),
                     spread(public, 3),
-                    spread(own, 3),
-                    _against(own, public),
-                    _against(own, dice(mine, "itself")),
+                    spread(students, 3),
+                    _against(students, public),
+                    _against(students, dice(mine, "itself")),
                 )
             )
     heads = (
@@ -338,26 +352,28 @@ def _labelled(few: Made, made: Made) -> str:
     return f"**More public masks, less to gain**, at K = {_FEW}.\n\n{table(heads, lines)}"
 
 
-def _meaning(made: Made, descents: Descents) -> str:
+def _meaning(by_teachers: Outcomes, descents: Descents) -> str:
     """Where students of corrections are above all that is public, in every seed, and what descent
     reaches.
     """
     above: dict[int, list[str]] = {}
     below: dict[int, list[str]] = {}
     best = (0.0, "")
-    for count, mine in made.items():
+    for count, mine in by_teachers.items():
         public = [
             max(several)
             for several in zip(*(dice(mine, n) for n in ("public", "itself", "mean")), strict=True)
         ]
         for epsilon, queries in sorted(CELLS):
-            own = taught(mine, WAYS[-1], (epsilon, queries))
-            where = above if own and all(np.greater(own, public)) else below
+            students = taught(mine, WAYS[-1], (epsilon, queries))
+            where = above if students and all(np.greater(students, public)) else below
             where.setdefault(count, []).append(f"({epsilon:g}, {queries})")
             best = max(
-                best, (mean(own or [0.0]), f"K = {count}, epsilon {epsilon:g}, N = {queries}")
+                best, (mean(students or [0.0]), f"K = {count}, epsilon {epsilon:g}, N = {queries}")
             )
-    descent = "; ".join(f"{label} {mean(dice(own, 'test')):.3f}" for label, own in descents.items())
+    descent = "; ".join(
+        f"{label} {mean(dice(outcomes, 'test')):.3f}" for label, outcomes in descents.items()
+    )
     return (
         f"Above all three public baselines in every seed: {_listed(above)}; not so: "
         f"{_listed(below)}. The best, {best[0]:.3f}, is at {best[1]}. Beside it: {descent}."
@@ -371,17 +387,21 @@ def _listed(places: dict[int, list[str]]) -> str:
     )
 
 
-def _figure(made: Made, descents: Descents) -> Figure:
+def _figure(by_teachers: Outcomes, descents: Descents) -> Figure:
     """Three panels of students, one of answers, and a row of slices."""
-    largest = max(made)
+    largest = max(by_teachers)
     panels = [
-        _by_teachers(made, descents),
+        _by_teachers(by_teachers, descents),
         _over(
-            made, "epsilon, N = 10", {epsilon: (epsilon, 10) for epsilon in (1.0, 2.0, 4.0, 8.0)}
+            by_teachers,
+            "epsilon, N = 10",
+            {epsilon: (epsilon, 10) for epsilon in (1.0, 2.0, 4.0, 8.0)},
         ),
-        _over(made, "N, epsilon = 8", {queries: (8.0, queries) for queries in (10, 20, 40, 80)}),
-        _answers(made),
-        _slices(made[largest][0], largest),
+        _over(
+            by_teachers, "N, epsilon = 8", {queries: (8.0, queries) for queries in (10, 20, 40, 80)}
+        ),
+        _answers(by_teachers),
+        _slices(by_teachers[largest][0], largest),
     ]
     return Figure(
         "Private segmentation of the hippocampus, delta 0.001", panels, 14, 7, 4, heights=(2.4, 1)
@@ -396,24 +416,24 @@ def _public(mine: Sequence[Outcome]) -> list[Mark]:
     ]
 
 
-def _by_teachers(made: Made, descents: Descents) -> Panel:
+def _by_teachers(by_teachers: Outcomes, descents: Descents) -> Panel:
     """Each way's students over the number of teachers, beside descent."""
-    counts = sorted(made)
+    counts = sorted(by_teachers)
     marks: list[Mark] = []
     for way, colour in zip(WAYS, _COLOURS, strict=True):
-        own = {
+        means = {
             count: mean(values)
             for count in counts
-            if (values := taught(made[count], way, (8.0, 10)))
+            if (values := taught(by_teachers[count], way, (8.0, 10)))
         }
-        if own:
-            marks.append(Curve(list(own), list(own.values()), way, colour, "o-"))
+        if means:
+            marks.append(Curve(list(means), list(means.values()), way, colour, "o-"))
     for label, outcomes in descents.items():
         if "epsilon 8" in label or label == "no privacy":
             height = mean(dice(outcomes, "test"))
             marks += [Across(height, colour=SKY), Text(counts[0], height, label)]
     return Panel(
-        [*marks, *_public(made[counts[0]])],
+        [*marks, *_public(by_teachers[counts[0]])],
         "teachers K",
         "Dice of the student on test volumes",
         "epsilon 8, 10 volumes asked about",
@@ -424,23 +444,30 @@ def _by_teachers(made: Made, descents: Descents) -> Panel:
     )
 
 
-def _over(made: Made, name: str, cells: dict[float, _Cell]) -> Panel:
+def _over(by_teachers: Outcomes, name: str, cells: dict[float, _Cell]) -> Panel:
     """Students of corrections over epsilon or over the number of queries, one line for each number
     of teachers.
     """
     marks: list[Mark] = []
-    for count, colour in zip(sorted(made), CYCLE, strict=False):
-        own = {
+    for count, colour in zip(sorted(by_teachers), CYCLE, strict=False):
+        students = {
             place: values
             for place, cell in cells.items()
-            if (values := taught(made[count], WAYS[-1], cell))
+            if (values := taught(by_teachers[count], WAYS[-1], cell))
         }
-        if own:
+        if students:
             marks.append(
-                Curve(list(own), list(own.values()), f"K = {count}", colour, "o-", "deviation")
+                Curve(
+                    list(students),
+                    list(students.values()),
+                    f"K = {count}",
+                    colour,
+                    "o-",
+                    "deviation",
+                )
             )
     return Panel(
-        [*marks, *_public(made[min(made)])],
+        [*marks, *_public(by_teachers[min(by_teachers)])],
         name.split(",")[0],
         "Dice of the student of corrections",
         f"over {name}",
@@ -450,17 +477,21 @@ def _over(made: Made, name: str, cells: dict[float, _Cell]) -> Panel:
     )
 
 
-def _answers(made: Made) -> Panel:
+def _answers(by_teachers: Outcomes) -> Panel:
     """Answers' Dice over the noise, all cells, each way."""
     marks: list[Mark] = []
     for way, colour in zip(WAYS, _COLOURS, strict=True):
         cells = [
-            cell for mine in made.values() for run in mine for cell in run.cells if cell.way == way
+            cell
+            for mine in by_teachers.values()
+            for run in mine
+            for cell in run.cells
+            if cell.way == way
         ]
         marks.append(
             Curve(each(cells, "noise"), dice(cells, "answers"), way, colour, "o", size=2.5)
         )
-    marks.append(Across(mean(dice(next(iter(made.values())), "public_pool")), line="--"))
+    marks.append(Across(mean(dice(next(iter(by_teachers.values())), "public_pool")), line="--"))
     return Panel(
         marks,
         "noise on each number, over the radius",

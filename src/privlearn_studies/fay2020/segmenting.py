@@ -195,26 +195,26 @@ def release_of(
     Everything follows from what is public and from the noise.
     """
     if way == "corrections":
-        own, start = plan(Ball(public.start.radius)), public.start
-        return own, start.reducer, start.corrections.encode, start.student(own).recover
+        planned, start = plan(Ball(public.start.radius)), public.start
+        return planned, start.reducer, start.corrections.encode, start.student(planned).recover
     if way == "autoencoder":
-        own = plan(Ball(1.0))
+        planned = plan(Ball(1.0))
         return (
-            own,
-            fit_autoencoder(public.maps, own.noise_std, epochs=settings.epochs, seed=seed),
+            planned,
+            fit_autoencoder(public.maps, planned.noise_std, epochs=settings.epochs, seed=seed),
             Tensor.float,
             as_probabilities,
         )
     if way == "PCA of logits":
-        own = plan(Ball(public.logits_radius))
+        planned = plan(Ball(public.logits_radius))
         return (
-            own,
-            _above(public.logits, own.noise_std),
+            planned,
+            _above(public.logits, planned.noise_std),
             logits_of,
             lambda released: released.softmax(1),
         )
-    own = plan(Ball(public.pca_radius))
-    return own, _above(public.pca, own.noise_std), Tensor.float, as_probabilities
+    planned = plan(Ball(public.pca_radius))
+    return planned, _above(public.pca, planned.noise_std), Tensor.float, as_probabilities
 
 
 def _above(every: PublicPCA, noise_std: float) -> PublicPCA:

@@ -85,11 +85,11 @@ def draw(rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.uint
     tissue = np.where(mask > 0, mask + 2, tissue)
     bright = (_TISSUES * rng.normal(1.0, _PERSONS, _TISSUES.shape))[tissue]
     bright = np.moveaxis(bright, -1, 0) * head
-    channels = [own * np.exp(_FIELD * smooth(rng, 8.0)) for own in bright]
+    channels = [channel * np.exp(_FIELD * smooth(rng, 8.0)) for channel in bright]
     scan = np.stack(
         [
-            np.hypot(own + rng.normal(0, _NOISE, SIZE), rng.normal(0, _NOISE, SIZE))
-            for own in channels
+            np.hypot(channel + rng.normal(0, _NOISE, SIZE), rng.normal(0, _NOISE, SIZE))
+            for channel in channels
         ]
     )
     return prepared(scan, mask, SIZE, CLASSES, halve=False)

@@ -34,7 +34,7 @@ _SEEDS, _QUICK_SEEDS = 3, 1
 _TEACHERS, _EPSILONS = (50, 100, 250), (1.0, 2.0, 4.0, 8.0)
 _TEST = "test error of the student: squared error of an image, summed over pixels"
 _ANSWERS = "squared error of the answers, against the teachers' mean (private)"
-_Made = dict[tuple[int, float], list[Outcome]]
+_Outcomes = dict[tuple[int, float], list[Outcome]]
 
 
 @cached("pate-vectors")
@@ -108,7 +108,7 @@ def train(
         (plan, every.kept(max(1, rule))),
         (in_ball, Autoencoder.fit(both, size, in_ball.noise_std, epochs=epochs, seed=seed)),
     ]
-    released = [_released(own, said, reducer, data, mean, seed) for own, reducer in ways]
+    released = [_released(way_plan, said, reducer, data, mean, seed) for way_plan, reducer in ways]
     answers, students, spent = zip(*released, strict=True)
     curve = [
         _released(plan, said, every.kept(min(length, every.size)), data, mean, seed, teach=False)[0]
@@ -223,20 +223,22 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for count in teachers
         for epsilon in epsilons
     }
-    made: _Made = runs.named(calls, numbers)
-    rows = [row for (count, epsilon), mine in made.items() for row in _rows(count, epsilon, mine)]
-    first = made[teachers[0], epsilons[0]]
+    by_cell: _Outcomes = runs.named(calls, numbers)
+    rows = [
+        row for (count, epsilon), mine in by_cell.items() for row in _rows(count, epsilon, mine)
+    ]
+    first = by_cell[teachers[0], epsilons[0]]
     rows += [
         mean_row(
             "1,000 public images with their targets, no teachers", _TEST, each(first, "public")
         ),
         mean_row("the public mean image", _TEST, each(first, "mean")),
     ]
-    panels = [_by_epsilon(count, epsilons, made) for count in teachers]
-    panels += [_by_length(count, epsilons, made) for count in teachers]
+    panels = [_by_epsilon(count, epsilons, by_cell) for count in teachers]
+    panels += [_by_length(count, epsilons, by_cell) for count in teachers]
     title = "Images as targets: the lower half is to be completed"
     return Findings(
-        tuple(rows), Figure(title, panels, 13, 8, len(teachers), 5), _notes(made, len(numbers))
+        tuple(rows), Figure(title, panels, 13, 8, len(teachers), 5), _notes(by_cell, len(numbers))
     )
 
 
@@ -269,9 +271,9 @@ def _at(mine: Sequence[Outcome], name: str, place: int) -> list[float]:
     return [several[place] for several in each(mine, name)]
 
 
-def _notes(made: _Made, seeds: int) -> str:
+def _notes(by_cell: _Outcomes, seeds: int) -> str:
     students, lengths = [], []
-    for (count, epsilon), mine in made.items():
+    for (count, epsilon), mine in by_cell.items():
         cells = [
             spread(_at(mine, name, at), 2)
             for name in ("answers", "students")
@@ -288,7 +290,7 @@ def _notes(made: _Made, seeds: int) -> str:
                 f"{100 * (_ratio(mine) - 1):+.1f} %",
             )
         )
-    pairs = [[one.students[1] - one.students[2] for one in mine] for mine in made.values()]
+    pairs = [[one.students[1] - one.students[2] for one in mine] for mine in by_cell.values()]
     means = [mean(several) for several in pairs]
     heads = (
         "K",
@@ -318,9 +320,9 @@ def _notes(made: _Made, seeds: int) -> str:
             ),
             lengths,
         ),
-        alone=mean(one.public for mine in made.values() for one in mine),
+        alone=mean(one.public for mine in by_cell.values() for one in mine),
         best=min(
-            mean(_at(mine, "students", at)) for mine in made.values() for at in range(len(WAYS))
+            mean(_at(mine, "students", at)) for mine in by_cell.values() for at in range(len(WAYS))
         ),
     )
 
@@ -336,16 +338,16 @@ def _best(mine: Sequence[Outcome]) -> int:
 
 
 def _ratio(mine: Sequence[Outcome]) -> float:
-    *grid, own = _curve(mine)
-    return own / min(grid)
+    *grid, by_rule = _curve(mine)
+    return by_rule / min(grid)
 
 
-def _by_epsilon(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
+def _by_epsilon(count: int, epsilons: Sequence[float], outcomes: _Outcomes) -> Panel:
     """Students' errors over epsilon."""
     marks: list[Mark] = [
         Curve(
             epsilons,
-            [_at(made[count, e], "students", at) for e in epsilons],
+            [_at(outcomes[count, e], "students", at) for e in epsilons],
             way,
             colour,
             "o-",
@@ -353,7 +355,7 @@ def _by_epsilon(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
         )
         for at, (way, colour) in enumerate(zip(WAYS, (GREY, RED, BLUE), strict=True))
     ]
-    first = made[count, epsilons[0]]
+    first = outcomes[count, epsilons[0]]
     marks.append(Across(mean(each(first, "mean")), "the public mean image", line=":"))
     marks.append(Across(mean(each(first, "public")), "public targets alone", line="--"))
     return Panel(
@@ -367,19 +369,25 @@ def _by_epsilon(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
     )
 
 
-def _by_length(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
+def _by_length(count: int, epsilons: Sequence[float], outcomes: _Outcomes) -> Panel:
     """Errors of the answers over the number of components: dots, the closed form, and the rule's
     number ringed.
     """
     marks: list[Mark] = []
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
-        mine = made[count, epsilon]
-        *curve, own = _curve(mine)
+        mine = outcomes[count, epsilon]
+        *curve, by_rule = _curve(mine)
         marks += [
             Curve(LENGTHS, curve, f"epsilon {epsilon:g}", colour, "o", size=3),
             Curve(LENGTHS, np.mean(each(mine, "expected"), axis=0), "", colour, width=1),
             Curve(
-                [max(1.0, mean(each(mine, "rule")))], [own], "", "black", "o", size=9, hollow=True
+                [max(1.0, mean(each(mine, "rule")))],
+                [by_rule],
+                "",
+                "black",
+                "o",
+                size=9,
+                hollow=True,
             ),
         ]
     return Panel(

@@ -284,12 +284,12 @@ def student(epochs: int, seed: int) -> Callable[[Answers], nn.Module]:
     def learn(answers: Answers) -> nn.Module:
         size = Student(_network).batch_size
         steps = epochs * math.ceil(len(answers.inputs) / size)
-        own = math.ceil(steps / math.ceil(int(answers.answered.sum()) / size))
+        student_epochs = math.ceil(steps / math.ceil(int(answers.answered.sum()) / size))
         # Labels that were spread come without the counts that would tell that they are classes.
         return Student(
             lambda shape: _network(shape, seed),
             "cross_entropy",
-            epochs=own,
+            epochs=student_epochs,
             augment=shifted,
             seed=seed,
         )(answers)

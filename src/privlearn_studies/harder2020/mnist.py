@@ -90,19 +90,19 @@ def tries_of_dpsgd(epsilon: float, quick: bool = False) -> dict[str, Call]:
     have the rate that `pv.train` takes, falling linearly to 0; `pv.train` itself is plain SGD with
     clip norm 0.1 and batches of 4,000.
     """
-    own = classifier_by_dpsgd(epsilon, quick)
+    usual = classifier_by_dpsgd(epsilon, quick)
     tried = {}
     for clip, larger in ((0.1, 1), (1.0, 1), (0.1, 4)):
-        start = own.but(threshold=clip, batch_size=larger * own.batch_size)
+        start = usual.but(threshold=clip, batch_size=larger * usual.batch_size)
         where = f"clip {clip:g}, batches of {start.batch_size}"
         tried[f"Adam, DP-MAC's rates, {where}"] = start
         if larger > 1:
-            tried[f"Adam, three times these, {where}"] = start.but(rate=own.rate * 3)
+            tried[f"Adam, three times these, {where}"] = start.but(rate=usual.rate * 3)
         else:
-            tried[f"Adam, a third of these, {where}"] = start.but(rate=own.rate / 3)
+            tried[f"Adam, a third of these, {where}"] = start.but(rate=usual.rate / 3)
         for momentum in (0.0, 0.9):
             descent = start.but(
-                optimizer="sgd", momentum=momentum, learning_rates=linearly(own.epochs)
+                optimizer="sgd", momentum=momentum, learning_rates=linearly(usual.epochs)
             )
             what = f"SGD with momentum {momentum:g}" if momentum else "plain SGD"
             rate = float(f"{(1 - momentum) * ruled_rate(descent.setting):.3g}")
@@ -114,10 +114,10 @@ def tries_of_dpmac(epsilon: float, quick: bool = False) -> dict[str, Call]:
     """DP-MAC's settings that are tried beside them: ours, with larger batches and learning
     rates.
     """
-    own = tuned_classifier(epsilon, quick)
-    tried = {f"{OURS}, batches of {own.batch_size}": own}
+    tuned = tuned_classifier(epsilon, quick)
+    tried = {f"{OURS}, batches of {tuned.batch_size}": tuned}
     for larger, more in ((2, 1.5), (4, 1.0), (4, 2.0), (4, 3.0)):
-        call = own.but(batch_size=larger * own.batch_size, rate=more * own.rate)
+        call = tuned.but(batch_size=larger * tuned.batch_size, rate=more * tuned.rate)
         tried[f"{OURS}, batches of {call.batch_size}, rates x {more:g}"] = call
     return tried
 
@@ -141,9 +141,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for epsilon in PAPER
         for column, call in _lines(epsilon, best, quick)
     }
-    made = runs.named({**calls, "plain": classifier_without_noise(quick)}, numbers)
-    rows = [mean_row("without noise", _TEST, ends(made.pop("plain")))]
-    for (epsilon, column), mine in made.items():
+    outcomes = runs.named({**calls, "plain": classifier_without_noise(quick)}, numbers)
+    rows = [mean_row("without noise", _TEST, ends(outcomes.pop("plain")))]
+    for (epsilon, column), mine in outcomes.items():
         label, quoted = _label(epsilon, column), PAPER[epsilon]
         rows += [
             mean_row(label, _SPENT, [run.epsilon or 0 for run in mine]),
@@ -157,7 +157,8 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         ]
     rows += [*_fixed_order(), *tried]
     panels = [
-        _panel(epsilon, {column: made[epsilon, column] for column in _COLOURS}) for epsilon in PAPER
+        _panel(epsilon, {column: outcomes[epsilon, column] for column in _COLOURS})
+        for epsilon in PAPER
     ]
     return Findings(
         tuple(rows), Figure("DP-MAC on MNIST", panels, 13, 4.6, 3, 6), notes_of(rows, quick)
@@ -310,10 +311,10 @@ def _spread(row: Row) -> str:
     return f"{row.ours:.4f}" + ("" if row.ours_std is None else f" ± {row.ours_std:.4f}")
 
 
-def _panel(epsilon: float, made: dict[str, list[Outcome]]) -> Panel:
+def _panel(epsilon: float, outcomes: dict[str, list[Outcome]]) -> Panel:
     """Accuracy over epochs at one epsilon."""
     marks: list[Mark] = []
-    for column, mine in made.items():
+    for column, mine in outcomes.items():
         test, seen = np.array(each(mine, "test")).T, np.mean(each(mine, "train"), axis=0)
         epochs = np.arange(1, len(test) + 1)
         marks.append(Curve(epochs, test, column, _COLOURS[column], spread="population", shade=True))

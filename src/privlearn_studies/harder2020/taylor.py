@@ -85,7 +85,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     rows, panels = zip(*(_expanded(objective, grid) for objective in _objectives()), strict=True)
     figure = Figure("Objectives of one weight, expanded at 0", panels, 11, 4.6, 2, 4)
     notes = page("dpmac-taylor", examples=_EXAMPLES, noise=_NOISE, factor=math.sqrt(2 * _LAYERS))
-    return Findings(tuple(row for own in rows for row in own), figure, notes)
+    return Findings(tuple(row for objective_rows in rows for row in objective_rows), figure, notes)
 
 
 def _objectives() -> tuple[_Objective, _Objective]:

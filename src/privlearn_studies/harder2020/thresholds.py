@@ -43,15 +43,17 @@ _Key = tuple[float, str, float]
 
 def tries(epsilon: float, quick: bool = False) -> dict[_Key, Call]:
     """The classifier in our settings for epsilon 0.5, with each threshold and each quantile."""
-    own = calibrated(tuned_classifier(EPSILONS[0], quick), epsilon)
-    given = {(epsilon, GIVEN, threshold): own.but(threshold=threshold) for threshold in THRESHOLDS}
+    tuned = calibrated(tuned_classifier(EPSILONS[0], quick), epsilon)
+    fixed = {
+        (epsilon, GIVEN, threshold): tuned.but(threshold=threshold) for threshold in THRESHOLDS
+    }
     learned = {
-        (epsilon, LEARNED, quantile): own.but(
+        (epsilon, LEARNED, quantile): tuned.but(
             threshold=START, learned=Histogram(NOISE, quantile=quantile)
         )
         for quantile in QUANTILES
     }
-    return given | learned
+    return fixed | learned
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
@@ -60,15 +62,15 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     epsilons = _QUICK_EPSILONS if quick else EPSILONS
     calls = {key: call for epsilon in epsilons for key, call in tries(epsilon, quick).items()}
     before = runs.named({key: held_back(call) for key, call in calls.items()}, range(1))
-    held = {key: ends(own)[0] for key, own in before.items()}
+    held = {key: ends(outcomes)[0] for key, outcomes in before.items()}
     best = [chosen(held, epsilon, side) for epsilon in epsilons for side in (GIVEN, LEARNED)]
-    made = runs.named({key: calls[key] for key in best}, numbers)
-    rows = [row for key, own in made.items() for row in _rows(key, own)]
+    by_key = runs.named({key: calls[key] for key in best}, numbers)
+    rows = [row for key, outcomes in by_key.items() for row in _rows(key, outcomes)]
     rows += [
         Row(f"held back, {_label(key)}, {key[2]:g}", _HELD, value) for key, value in held.items()
     ]
-    figure = Figure("DP-MAC on MNIST by given and learned thresholds", [_panel(made)], 7, 4.4)
-    return Findings(tuple(rows), figure, _notes(made, held, len(numbers), quick))
+    figure = Figure("DP-MAC on MNIST by given and learned thresholds", [_panel(by_key)], 7, 4.4)
+    return Findings(tuple(rows), figure, _notes(by_key, held, len(numbers), quick))
 
 
 def chosen(held: dict[_Key, float], epsilon: float, side: str) -> _Key:
@@ -80,35 +82,35 @@ def _label(key: _Key) -> str:
     return f"epsilon {key[0]:g}, {key[1]}"
 
 
-def _rows(key: _Key, made: Sequence[Outcome]) -> list[Row]:
+def _rows(key: _Key, outcomes: Sequence[Outcome]) -> list[Row]:
     """Of the best of one side at one epsilon."""
     return [
-        mean_row(_label(key), _TEST, ends(made)),
-        mean_row(_label(key), _SPENT, each(made, "epsilon")),
-        Row(_label(key), _NOISE, made[0].noise),
+        mean_row(_label(key), _TEST, ends(outcomes)),
+        mean_row(_label(key), _SPENT, each(outcomes, "epsilon")),
+        Row(_label(key), _NOISE, outcomes[0].noise),
     ]
 
 
 def _notes(
-    made: dict[_Key, list[Outcome]], held: dict[_Key, float], seeds: int, quick: bool
+    by_key: dict[_Key, list[Outcome]], held: dict[_Key, float], seeds: int, quick: bool
 ) -> str:
     """The page's text."""
     lines, tried = [], []
-    for epsilon in dict.fromkeys(key[0] for key in made):
-        (given, own), (learned, other) = (
-            (key, runs) for key, runs in made.items() if key[0] == epsilon
+    for epsilon in dict.fromkeys(key[0] for key in by_key):
+        (fixed, fixed_outcomes), (learned, learned_outcomes) = (
+            (key, runs) for key, runs in by_key.items() if key[0] == epsilon
         )
-        middle, half = apart(_rows(learned, other)[0], _rows(given, own)[0])
+        middle, half = apart(_rows(learned, learned_outcomes)[0], _rows(fixed, fixed_outcomes)[0])
         lines.append(
             (
                 f"{epsilon:g}",
-                f"{given[2]:g}",
-                f"{own[0].noise:.4g}",
-                spread(ends(own)),
+                f"{fixed[2]:g}",
+                f"{fixed_outcomes[0].noise:.4g}",
+                spread(ends(fixed_outcomes)),
                 f"{learned[2]:g}",
-                _layers(other),
-                f"{other[0].noise:.4g}",
-                spread(ends(other)),
+                _layers(learned_outcomes),
+                f"{learned_outcomes[0].noise:.4g}",
+                spread(ends(learned_outcomes)),
                 signed(middle, half),
             )
         )
@@ -147,14 +149,19 @@ def _notes(
     )
 
 
-def _layers(made: Sequence[Outcome]) -> str:
+def _layers(outcomes: Sequence[Outcome]) -> str:
     """Learned thresholds, the mean over seeds."""
-    return ", ".join(f"{mean(own):.2g}" for own in zip(*each(made, "thresholds"), strict=True))
+    return ", ".join(
+        f"{mean(layer_thresholds):.2g}"
+        for layer_thresholds in zip(*each(outcomes, "thresholds"), strict=True)
+    )
 
 
-def _panel(made: dict[_Key, list[Outcome]]) -> Panel:
+def _panel(by_key: dict[_Key, list[Outcome]]) -> Panel:
     marks: list[Mark] = []
     for side, colour in ((GIVEN, BLUE), (LEARNED, RED)):
-        own = {key[0]: ends(outcomes) for key, outcomes in made.items() if key[1] == side}
-        marks.append(Curve(list(own), list(own.values()), side, colour, "o-", "range"))
+        accuracies = {key[0]: ends(outcomes) for key, outcomes in by_key.items() if key[1] == side}
+        marks.append(
+            Curve(list(accuracies), list(accuracies.values()), side, colour, "o-", "range")
+        )
     return Panel(marks, "epsilon", _TEST, "", "x2", xticks=EPSILONS, legend="lower right")

@@ -263,9 +263,9 @@ def _images(seed: int, first: int | None, held: bool) -> Rows:
     tested = slice(2 * _EACH_DIGIT, None) if held else slice(_EACH_DIGIT, 2 * _EACH_DIGIT)
     x, y = usps()
     rng = np.random.default_rng([seed, _EACH_DIGIT])
-    own = [rng.permutation(np.flatnonzero(y == digit)) for digit in range(10)]
+    by_digit = [rng.permutation(np.flatnonzero(y == digit)) for digit in range(10)]
     train, test = (
-        rng.permutation(np.concatenate([each[part] for each in own]))
+        rng.permutation(np.concatenate([each[part] for each in by_digit]))
         for part in (slice(_EACH_DIGIT), tested)
     )
     parts = [x[torch.from_numpy(at)] for at in (train[:first], test)]

@@ -61,7 +61,7 @@ _COLOURS = {_SAME: GREY, _OURS: RED, _DPSGD_HALF: SKY, _DPSGD_SAME: BLUE, _DPSGD
 _ERROR = "test error: half the squared error of an image, summed over pixels"
 _HELD = "error on the 1,000 images in neither set"
 _LAYERS = ("256-300", "300-100", "100-20", "20-100", "100-300", "300-256")
-_Made = dict[tuple[float, str], list[Outcome]]
+_Outcomes = dict[tuple[float, str], list[Outcome]]
 
 
 def autoencoder(epsilon: float, quick: bool = False) -> Call:
@@ -94,7 +94,7 @@ def tuned_autoencoder(epsilon: float, quick: bool = False) -> Call:
         return train.at(plain).but(**alike)
     epochs, rate, decay = _OWN[epsilon]
     epochs = 20 if quick else epochs
-    own = Setting(
+    tuned = Setting(
         "usps",
         epochs,
         1000,
@@ -110,7 +110,7 @@ def tuned_autoencoder(epsilon: float, quick: bool = False) -> Call:
         shares=(2.5, 2.0, 1.0, 1.0, 2.0, 2.5),
         mu=100.0,
     )
-    return train.at(own).but(**alike)
+    return train.at(tuned).but(**alike)
 
 
 def autoencoder_by_dpsgd(epsilon: float, quick: bool = False, halved: bool = False) -> Call:
@@ -133,22 +133,22 @@ def tuned_autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> Call:
     """DP-SGD from our setting's weights with its batches, epochs and weight decay; clip norm and
     rate of its own.
     """
-    own = tuned_autoencoder(epsilon, quick)
-    rate = own.rate if math.isinf(epsilon) else 0.05
+    tuned = tuned_autoencoder(epsilon, quick)
+    rate = tuned.rate if math.isinf(epsilon) else 0.05
     setting = Setting(
         "usps",
-        own.epochs,
-        own.batch_size,
+        tuned.epochs,
+        tuned.batch_size,
         rate,
-        own.learning_rates,
+        tuned.learning_rates,
         3.0,
         "dpsgd",
-        epsilon=own.epsilon,
-        optimizer=own.optimizer,
-        momentum=own.momentum,
-        weight_decay=own.weight_decay,
-        gain=own.gain,
-        middle=own.middle,
+        epsilon=tuned.epsilon,
+        optimizer=tuned.optimizer,
+        momentum=tuned.momentum,
+        weight_decay=tuned.weight_decay,
+        gain=tuned.gain,
+        middle=tuned.middle,
     )
     return train.at(setting)
 
@@ -231,13 +231,15 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for column, call in _lines(epsilon, quick).items():
             calls[epsilon, column] = best.get(column, call)
     few = {key: call for key, call in calls.items() if key[1] == _SAME}
-    made: _Made = runs.named({key: call for key, call in calls.items() if key not in few}, numbers)
-    made |= runs.named(few, numbers[:_FEW])
+    outcomes: _Outcomes = runs.named(
+        {key: call for key, call in calls.items() if key not in few}, numbers
+    )
+    outcomes |= runs.named(few, numbers[:_FEW])
     rows: list[Row] = []
     lines = []
     for epsilon in epsilons:
-        own, line = _of(epsilon, made)
-        rows += own
+        epsilon_rows, line = _of(epsilon, outcomes)
+        rows += epsilon_rows
         lines.append(line)
     heads = (
         "epsilon",
@@ -252,7 +254,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         "DP-SGD, tuned",
         "sweeps minus DP-SGD, tuned",
     )
-    more, vanishing = _vanishing(epsilons, made)
+    more, vanishing = _vanishing(epsilons, outcomes)
     notes = page(
         "dpmac-usps",
         about=about(len(numbers)),
@@ -260,10 +262,10 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         vanishing=vanishing,
     )
     panels = [
-        _panel(epsilon, {column: made[at, column] for at, column in made if at == epsilon})
+        _panel(epsilon, {column: outcomes[at, column] for at, column in outcomes if at == epsilon})
         for epsilon in epsilons
     ]
-    figure = Figure("Autoencoder on USPS", [*panels, _norms(made)], 13, 4 if quick else 8, 3, 4)
+    figure = Figure("Autoencoder on USPS", [*panels, _norms(outcomes)], 13, 4 if quick else 8, 3, 4)
     return Findings((*rows, *more, *tried), figure, notes)
 
 
@@ -294,15 +296,15 @@ def _lines(epsilon: float, quick: bool) -> dict[str, Call]:
     return lines
 
 
-def _of(epsilon: float, made: _Made) -> tuple[list[Row], tuple[str, ...]]:
+def _of(epsilon: float, outcomes: _Outcomes) -> tuple[list[Row], tuple[str, ...]]:
     """Rows and a line of the table for one epsilon."""
     dpsgd, dpmac = PAPER[epsilon]
     rows, cells = [], [_name(epsilon), f"{dpmac:g}"]
     for column in _COLOURS:
-        if (epsilon, column) not in made:
+        if (epsilon, column) not in outcomes:
             cells += ["–", "–"]
             continue
-        mine, paper = made[epsilon, column], dpsgd if column.startswith("DP-SGD") else dpmac
+        mine, paper = outcomes[epsilon, column], dpsgd if column.startswith("DP-SGD") else dpmac
         label = f"epsilon {_name(epsilon)}, {column}"
         rows.append(mean_row(label, _ERROR, ends(mine), paper))
         if mine[0].epsilon is not None:
@@ -314,17 +316,17 @@ def _of(epsilon: float, made: _Made) -> tuple[list[Row], tuple[str, ...]]:
             cells.append("–" if mine[0].epsilon is None else f"{mine[0].epsilon:.2f}")
         if column == _OURS:
             cells.append(f"{dpsgd:g}")
-    middle, half = interval(ends(made[epsilon, _OURS]), ends(made[epsilon, _DPSGD]))
+    middle, half = interval(ends(outcomes[epsilon, _OURS]), ends(outcomes[epsilon, _DPSGD]))
     return rows, (*cells, f"{middle:+.2f}" + (f" ± {half:.2f}" if math.isfinite(half) else ""))
 
 
-def _vanishing(epsilons: tuple[float, ...], made: _Made) -> tuple[list[Row], str]:
+def _vanishing(epsilons: tuple[float, ...], outcomes: _Outcomes) -> tuple[list[Row], str]:
     """What reaches each layer: mean norms of derivatives, at the start and at the end."""
     rows, lines = [], []
     for epsilon in sorted(epsilons)[-2:]:
         for column in (_SAME, _OURS):
             for when, place in (("first", 0), ("last", -1)):
-                norms = np.mean([run.norms[place] for run in made[epsilon, column]], axis=0)
+                norms = np.mean([run.norms[place] for run in outcomes[epsilon, column]], axis=0)
                 ratio = float(norms[-1] / norms.min())
                 label = f"epsilon {_name(epsilon)}, {column}, {when} epoch"
                 rows.append(Row(label, "norm of derivatives, output layer over the least", ratio))
@@ -344,10 +346,10 @@ def _name(epsilon: float) -> str:
     return "none" if math.isinf(epsilon) else f"{epsilon:g}"
 
 
-def _panel(epsilon: float, made: dict[str, list[Outcome]]) -> Panel:
+def _panel(epsilon: float, outcomes: dict[str, list[Outcome]]) -> Panel:
     """Error over epochs at one epsilon: test, and dotted training."""
     marks: list[Mark] = []
-    for column, mine in made.items():
+    for column, mine in outcomes.items():
         test, seen = np.array(each(mine, "test")).T, np.mean(each(mine, "train"), axis=0)
         epochs = np.arange(1, len(test) + 1)
         marks.append(Curve(epochs, test, column, _COLOURS[column], spread="population", shade=True))
@@ -358,12 +360,12 @@ def _panel(epsilon: float, made: dict[str, list[Outcome]]) -> Panel:
     return Panel(marks, "epoch", "error (training: dotted)", title, ylim=(3, 18))
 
 
-def _norms(made: _Made) -> Panel:
+def _norms(outcomes: _Outcomes) -> Panel:
     """Norms of derivatives by layer, in the first and the last epoch without noise."""
     marks = []
     for column in (_SAME, _OURS):
         for place, line in ((0, "o-"), (-1, "o--")):
-            norms = np.mean([run.norms[place] for run in made[math.inf, column]], axis=0)
+            norms = np.mean([run.norms[place] for run in outcomes[math.inf, column]], axis=0)
             marks.append(Curve(range(1, len(norms) + 1), norms, "", _COLOURS[column], line))
     title = "no noise, first and last (dashed) epoch"
     return Panel(marks, "layer (the output is the last)", "mean norm of derivatives", title, "y")

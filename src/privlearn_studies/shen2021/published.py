@@ -88,15 +88,15 @@ def literal_release(
     labels = torch.from_numpy(np.asarray(data.y).astype(np.int64))
     means = torch.stack([rows[labels == one].mean(0) for one in range(classes)])
     best = (means.amax(0) - means.amin(0)).topk(keep).indices
-    kept = rows[:, best]
-    longest = float(kept.abs().sum(1).max())
+    chosen_columns = rows[:, best]
+    longest = float(chosen_columns.abs().sum(1).max())
     constant = 2 * -math.log(delta)
     std = (
         math.sqrt(constant * longest / epsilon)
         if unsquared
         else longest * math.sqrt(constant) / epsilon
     )
-    noisy = kept.float().contiguous()
+    noisy = chosen_columns.float().contiguous()
     add_gaussian([noisy], std, streams.noise)
     plan = RowsPlan(
         classes,

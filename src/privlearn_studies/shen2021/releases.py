@@ -104,16 +104,18 @@ def parts(data: str, per_class: int | None, seed: int) -> Parts:
     whole = _whole(data)
     y = np.asarray(whole.y).astype(np.int64)
     order = np.random.default_rng([seed, len(y)]).permutation(len(y))
-    own = held = order[:_HELD]
+    private_places = held = order[:_HELD]
     if per_class is not None:
         mine = np.concatenate(
             [order[y[order] == one][:per_class] for one in range(int(y.max()) + 1)]
         )
-        own, held = mine, np.setdiff1d(order, mine, assume_unique=True)[:_HELD]
+        private_places, held = mine, np.setdiff1d(order, mine, assume_unique=True)[:_HELD]
     private = (
         whole
         if per_class is None
-        else replace(whole, x=np.asarray(whole.x)[own], y=np.asarray(whole.y)[own])
+        else replace(
+            whole, x=np.asarray(whole.x)[private_places], y=np.asarray(whole.y)[private_places]
+        )
     )
     scale = Scale(*whole.bounds())
     x, x_test = (
@@ -157,12 +159,13 @@ def plan_of(setting: ReleaseSetting, keep: int) -> FisherPlan | RowsPlan:
         return replace(plan, noise_multiplier=_WITHOUT)
     if setting.chosen == CHOSEN[0] or not plan.selects:
         return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
-    given = replace(plan, features=keep, row_norm=plan.rest_norm, kept_norm=plan.rest_norm)
+    without_choice = replace(plan, features=keep, row_norm=plan.rest_norm, kept_norm=plan.rest_norm)
     if setting.chosen == CHOSEN[2]:
         return replace(
-            given, noise_multiplier=plan.calibrate(epsilon=setting.epsilon, delta=DELTA).rest_noise
+            without_choice,
+            noise_multiplier=plan.calibrate(epsilon=setting.epsilon, delta=DELTA).rest_noise,
         )
-    return given.calibrate(epsilon=setting.epsilon, delta=DELTA)
+    return without_choice.calibrate(epsilon=setting.epsilon, delta=DELTA)
 
 
 def best_features(setting: ReleaseSetting, seed: int, keep: int) -> Tensor:
@@ -283,9 +286,9 @@ def head(seed: int, *, data: str, epsilon: float, per_class: int | None = None) 
         test: accuracy on test rows.
         epsilon: what was spent.
     """
-    own = parts(data, per_class, seed)
+    rows = parts(data, per_class, seed)
     result = train(
-        own.private, epsilon=epsilon, delta=DELTA, features="raw", streams=Streams.new(seed)
+        rows.private, epsilon=epsilon, delta=DELTA, features="raw", streams=Streams.new(seed)
     )
-    test, _ = own.accuracies(_scaled(result.model, None))
+    test, _ = rows.accuracies(_scaled(result.model, None))
     return {"test": test, "epsilon": result.ledger.guarantee(DELTA).epsilon}

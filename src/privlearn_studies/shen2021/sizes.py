@@ -102,7 +102,7 @@ def train(
         "test": accuracy(net, rows.x_test, rows.y_test),
         "held": accuracy(net, rows.x_valid, rows.y_valid),
         "epsilon": ledger.guarantee(DELTA).epsilon,
-        "parameters": sum(own.numel() for own in net.parameters()),
+        "parameters": sum(weights.numel() for weights in net.parameters()),
     }
 
 
@@ -213,9 +213,9 @@ def _sizes(
         for model in models
         for rate in rates
     }
-    made = runs.named(calls, numbers)
+    outcomes = runs.named(calls, numbers)
     return [
-        Size(model, at, epsilon, {rate: made[model, epsilon, rate] for rate in rates})
+        Size(model, at, epsilon, {rate: outcomes[model, epsilon, rate] for rate in rates})
         for epsilon in epsilons
         for model, at in models.items()
     ]

@@ -73,23 +73,23 @@ class Sparse:
         x = rng.standard_normal((2 * self.rows, self.features)) + (y == 0)[:, None] * self.means()
         return torch.from_numpy(x), torch.from_numpy(y)
 
-    def bayes(self, kept: int, variance: float) -> float:
-        """The least error with the first `kept` features under noise of `variance`: 1 - Phi(Psi),
+    def bayes(self, number: int, variance: float) -> float:
+        """The least error with the first `number` features under noise of `variance`: 1 - Phi(Psi),
         maths by hand.
 
         Psi = sqrt(sum_j gap_j^2 / (1 + variance)) / 2.
         """
-        return float(stats.norm.sf(math.sqrt(self._apart(kept, variance)) / 2))
+        return float(stats.norm.sf(math.sqrt(self._apart(number, variance)) / 2))
 
-    def learned(self, kept: int, variance: float) -> float:
-        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 kept / n)), G the
-        sum above, n large.
+    def learned(self, number: int, variance: float) -> float:
+        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 number / n)),
+        with the sum above as G, and n large.
 
         Fan and Fan 2008, Theorem 1, for classes of one size: what each feature adds to the error of
         the means gathers.
         """
-        apart = self._apart(kept, variance)
-        gathered = 4 * kept / (2 * self.rows)
+        apart = self._apart(number, variance)
+        gathered = 4 * number / (2 * self.rows)
         return float(stats.norm.sf(apart / 2 / math.sqrt(apart + gathered)))
 
     def error(
@@ -104,8 +104,8 @@ class Sparse:
         first = float(w @ self.means()[indices]) + b
         return float(stats.norm.sf(first / spread) + stats.norm.sf(-b / spread)) / 2
 
-    def _apart(self, kept: int, variance: float) -> float:
-        return min(kept, self.signals) * self.gap**2 / (1 + variance)
+    def _apart(self, number: int, variance: float) -> float:
+        return min(number, self.signals) * self.gap**2 / (1 + variance)
 
 
 def fisher_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,33 +142,35 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
             errors.pop("right").tolist(),
         ),
     ]
-    for at, kept in enumerate(_KEPT):
+    for at, number in enumerate(_KEPT):
         for which, noise in enumerate(_NOISES):
-            label = f"first {kept}, noise {noise:g}"
+            label = f"first {number}, noise {noise:g}"
             rows += [
                 mean_row(label, _ERROR, errors["ordered"][:, which, at].tolist()),
-                Row(label, f"{_ERROR}: 1 - Phi(Psi), means known", toy.bayes(kept, noise**2)),
-                Row(label, f"{_ERROR}: closed form, means learned", toy.learned(kept, noise**2)),
+                Row(label, f"{_ERROR}: 1 - Phi(Psi), means known", toy.bayes(number, noise**2)),
+                Row(label, f"{_ERROR}: closed form, means learned", toy.learned(number, noise**2)),
             ]
         for name, label in (
-            ("ranked", f"{kept} of the largest distance, noise 0"),
-            ("noisy", f"{kept} of the largest distance, noise 2"),
-            ("released", f"{kept} chosen privately, rows released"),
-            ("given", f"first {kept}, rows released"),
+            ("ranked", f"{number} of the largest distance, noise 0"),
+            ("noisy", f"{number} of the largest distance, noise 2"),
+            ("released", f"{number} chosen privately, rows released"),
+            ("given", f"first {number}, rows released"),
         ):
             rows.append(mean_row(label, _ERROR, errors[name][:, at].tolist()))
-        rows.append(Row(f"first {kept}, rows released", "noise on each number", noise_std(kept)))
+        rows.append(
+            Row(f"first {number}, rows released", "noise on each number", noise_std(number))
+        )
     means = {name: values.mean(0) for name, values in errors.items()}
     ordered, released = means["ordered"], means["released"]
     lines = [
         (
-            str(kept),
+            str(number),
             *(f"{ordered[which, at]:.3f}" for which in range(len(_NOISES))),
-            f"{noise_std(kept):.2f}",
-            f"{toy.bayes(kept, noise_std(kept) ** 2):.3f}",
+            f"{noise_std(number):.2f}",
+            f"{toy.bayes(number, noise_std(number) ** 2):.3f}",
             f"{released[at]:.3f}",
         )
-        for at, kept in enumerate(_KEPT)
+        for at, number in enumerate(_KEPT)
     ]
     heads = (
         "features",
@@ -195,48 +197,52 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     return Findings(tuple(rows), figure, notes)
 
 
-def plan_of(kept: int, features: int, selects: bool = True) -> RowsPlan:
-    """Rows of `kept` of `features` features at epsilon 10; without selection, of features that are
-    given.
+def plan_of(number: int, features: int, selects: bool = True) -> RowsPlan:
+    """Rows of `number` features, chosen privately of `features` at epsilon 10; without selection,
+    these features are known beforehand.
     """
-    seen = features if selects else kept
+    seen = features if selects else number
     plan = RowsPlan(
         2,
         seen,
-        kept,
+        number,
         _NORM * math.sqrt(seen),
         4.0,
-        kept_norm=_NORM * math.sqrt(kept),
+        kept_norm=_NORM * math.sqrt(number),
         selection_share=0.1,
         way="means",
     )
     return plan.calibrate(epsilon=_EPSILON, delta=_DELTA)
 
 
-def noise_std(kept: int) -> float:
+def noise_std(number: int) -> float:
     """The noise on each number of released rows of given features: it grows with the norm of
     rows.
     """
-    plan = plan_of(kept, kept, selects=False)
+    plan = plan_of(number, number, selects=False)
     return plan.rest_noise * plan.rest_norm
 
 
 def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
-    """Of one seed, by the number of features kept.
+    """The errors of one seed, by the number of features that are kept.
 
-    ordered: in their true order, for each of `_NOISES`; ranked: the features of the largest
-    distance, without noise;
-        noisy:
-    likewise under the largest of `_NOISES`; released: rows released privately, features chosen
-    privately; given: rows released privately, features in their true order; right: the part of the
-    true features among the ten that are chosen privately.
+    Returns:
+        ordered: the first features in their true order, for each of `_NOISES`.
+        ranked: the features of the largest distance, without noise.
+        noisy: the same under the largest of `_NOISES`.
+        released: features that are chosen privately, of rows that are released privately.
+        given: the first features in their true order, of rows that are released privately.
+        right: the part of the true features among the ten that are chosen privately.
     """
     rng = np.random.default_rng([seed, toy.features])
     x, y = toy.draw(rng)
-    kept = [(number, np.arange(number)) for number in _KEPT]
+    first_features = [(number, np.arange(number)) for number in _KEPT]
     noises = torch.from_numpy(rng.standard_normal(x.shape))
     ordered = [
-        [toy.error(*fisher_of((x + noise * noises)[:, at], y), at, noise**2) for _, at in kept]
+        [
+            toy.error(*fisher_of((x + noise * noises)[:, at], y), at, noise**2)
+            for _, at in first_features
+        ]
         for noise in _NOISES
     ]
     best = (x[y == 0].mean(0) - x[y == 1].mean(0)).abs().argsort(descending=True).numpy()
@@ -246,8 +252,8 @@ def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
         toy.error(*fisher_of(loud[:, best[:number]], y), best[:number], _NOISES[-1] ** 2)
         for number in _KEPT
     ]
-    chosen, given, right = [], [], 0.0
-    for number, at in kept:
+    chosen, in_order, right = [], [], 0.0
+    for number, at in first_features:
         out = release_features(plan_of(number, toy.features), (x, y), streams=Streams.new(seed))
         indices = out.indices.numpy()
         # What is classified is a row with noise, as the paper has it.
@@ -257,25 +263,27 @@ def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
         out = release_features(
             plan_of(number, number, selects=False), (x[:, at], y), streams=Streams.new(seed)
         )
-        given.append(toy.error(*fisher_of(out.x, out.y), at, out.noise_std**2))
+        in_order.append(toy.error(*fisher_of(out.x, out.y), at, out.noise_std**2))
     return {
         "ordered": ordered,
         "ranked": ranked,
         "noisy": noisy,
         "released": chosen,
-        "given": given,
+        "given": in_order,
         "right": right,
     }
 
 
 def _panels(toy: Sparse, means: dict[str, NDArray[np.float64]]) -> list[Panel]:
-    known = {noise: [toy.bayes(kept, noise**2) for kept in _KEPT] for noise in _NOISES}
+    known = {noise: [toy.bayes(number, noise**2) for number in _KEPT] for noise in _NOISES}
     equal: list[Mark] = []
     for which, (noise, colour) in enumerate(zip(_NOISES, CYCLE, strict=False)):
         equal += [
             Curve(_KEPT, means["ordered"][which], f"measured, noise {noise:g}", colour, "o"),
             Curve(_KEPT, known[noise], "", colour, ":", width=1.2),
-            Curve(_KEPT, [toy.learned(kept, noise**2) for kept in _KEPT], "", colour, width=1.2),
+            Curve(
+                _KEPT, [toy.learned(number, noise**2) for number in _KEPT], "", colour, width=1.2
+            ),
         ]
     equal += [
         Curve([], [], "1 − Φ(Ψ), means known", "black", ":"),
@@ -293,7 +301,7 @@ def _panels(toy: Sparse, means: dict[str, NDArray[np.float64]]) -> list[Panel]:
         Curve(_KEPT, means["given"], "true order", ORANGE, "s"),
         Curve(
             _KEPT,
-            [toy.bayes(kept, noise_std(kept) ** 2) for kept in _KEPT],
+            [toy.bayes(number, noise_std(number) ** 2) for number in _KEPT],
             "1 − Φ(Ψ), true order",
             "black",
             ":",

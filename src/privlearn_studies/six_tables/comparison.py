@@ -70,7 +70,10 @@ def predict_elsewhere(
     """
     split = split_of(name, first)
     predicted = ways.predicted_elsewhere(package, split, epsilons, seed)
-    return {model: [ways.measured(split, own) for own in each] for model, each in predicted.items()}
+    return {
+        model: [ways.measured(split, scores) for scores in each]
+        for model, each in predicted.items()
+    }
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
@@ -91,11 +94,11 @@ def _of_table(
     name: str, epsilons: tuple[float, ...], seeds: Sequence[int], first: int | None, runs: Runs
 ) -> Reached:
     """Everything of one table; at epsilon 0 what is not private, which chance plays no part in."""
-    own = [way for way in (*OURS, OPACUS) if way != LINEAR or name in OTHERWISE]
+    ways_here = [way for way in (*OURS, OPACUS) if way != LINEAR or name in OTHERWISE]
     here = {
         (name, epsilon, way): predict.at(name=name, way=way, epsilon=epsilon, first=first)
         for epsilon in epsilons
-        for way in own
+        for way in ways_here
     }
     reached = runs.named(here, seeds)
     packages = [package for package in elsewhere.PEERS if ways.interpreter(package)]
@@ -154,8 +157,8 @@ def _best(
     every: Reached, name: str, epsilon: float, present: Sequence[str], figure: str
 ) -> list[str]:
     """The ways with the best mean of a figure, to three digits."""
-    own = {way: _at(every, (name, epsilon, way), figure) for way in present}
-    known = {way: round(value, 3) for way, value in own.items() if value is not None}
+    means = {way: _at(every, (name, epsilon, way), figure) for way in present}
+    known = {way: round(value, 3) for way, value in means.items() if value is not None}
     least = (max if FIGURES[figure][1] else min)(known.values())
     return [way for way, value in known.items() if value == least]
 
@@ -174,19 +177,24 @@ def _grid(
     for name, epsilon in dict.fromkeys(
         (cell[0], cell[1]) for cell in every if cell[1] and cell[0] in names
     ):
-        own = others if _at(every, (name, epsilon, DEFAULT), figures[0]) is None else figures
-        best = {figure: _best(every, name, epsilon, present, figure) for figure in own}
+        table_figures = (
+            others if _at(every, (name, epsilon, DEFAULT), figures[0]) is None else figures
+        )
+        best = {figure: _best(every, name, epsilon, present, figure) for figure in table_figures}
         cells = [_cell(every, (name, epsilon, way), best) for way in present]
         plain = [
-            _cell(every, (name, 0.0, way), {figure: [] for figure in own}) for way in (PLAIN, BASE)
+            _cell(every, (name, 0.0, way), {figure: [] for figure in table_figures})
+            for way in (PLAIN, BASE)
         ]
-        lines.append((_title(name, own, figures), f"{epsilon:g}", *cells, *plain))
+        lines.append((_title(name, table_figures, figures), f"{epsilon:g}", *cells, *plain))
     return table(("table", "epsilon", *present, PLAIN, BASE), lines)
 
 
-def _title(name: str, own: Sequence[str], figures: Sequence[str]) -> str:
+def _title(name: str, table_figures: Sequence[str], figures: Sequence[str]) -> str:
     return (
-        name if own == figures else f"{name} ({' / '.join(FIGURES[figure][0] for figure in own)})"
+        name
+        if table_figures == figures
+        else f"{name} ({' / '.join(FIGURES[figure][0] for figure in table_figures)})"
     )
 
 
@@ -211,9 +219,9 @@ def _won(every: Reached, present: Sequence[str]) -> str:
                 won = 0
                 for name in dict.fromkeys(cell[0] for cell in every if cell[1] == epsilon):
                     figure = next(
-                        own
-                        for own in pair
-                        if _at(every, (name, epsilon, BOOSTING), own) is not None
+                        name_of_figure
+                        for name_of_figure in pair
+                        if _at(every, (name, epsilon, BOOSTING), name_of_figure) is not None
                     )
                     won += any(
                         way in members for way in _best(every, name, epsilon, present, figure)
@@ -229,13 +237,19 @@ def _against_base(every: Reached) -> str:
     said = []
     for way in dict.fromkeys(cell[2] for cell in every if cell[1]):
         worse: dict[str, list[str]] = {}
-        for name, epsilon, own in every:
+        for name, epsilon, cell_way in every:
             figure = "log_loss" if _at(every, (name, 0.0, BASE), "rmse") is None else "rmse"
             base, value = (
                 _at(every, (name, 0.0, BASE), figure),
-                _at(every, (name, epsilon, own), figure),
+                _at(every, (name, epsilon, cell_way), figure),
             )
-            if own == way and epsilon and base is not None and value is not None and value > base:
+            if (
+                cell_way == way
+                and epsilon
+                and base is not None
+                and value is not None
+                and value > base
+            ):
                 worse.setdefault(name, []).append(f"{epsilon:g}")
         tables = "; ".join(
             f"{name} at epsilon {', '.join(epsilons)}" for name, epsilons in worse.items()
@@ -250,8 +264,8 @@ def _adult(every: Reached, present: Sequence[str]) -> str:
     epsilons = [cell[1] for cell in every if cell[0] == name and cell[2] == DEFAULT]
     lines = []
     for way in (way for way in present if (name, at, way) in every):
-        own = [_at(every, (name, epsilon, way), "accuracy") for epsilon in epsilons]
-        lines.append((way, *("–" if value is None else f"{1 - value:.4f}" for value in own)))
+        accuracies = [_at(every, (name, epsilon, way), "accuracy") for epsilon in epsilons]
+        lines.append((way, *("–" if value is None else f"{1 - value:.4f}" for value in accuracies)))
     lines.append(
         ("S-GBDT, as published", *(f"{error:g}" if epsilon == at else "–" for epsilon in epsilons))
     )
@@ -266,15 +280,17 @@ def _panel(name: str, every: Reached) -> Panel:
     drawn = []
     most = 1.5 * getattr(base, figure)
     for way, colour in _COLOURS.items():
-        own = {
+        means = {
             cell[1]: mean(each(runs, figure))
             for cell, runs in reached.items()
             if (cell[0], cell[2]) == (name, way)
         }
-        own = {epsilon: value for epsilon, value in own.items() if value < most}
-        if own:
+        means = {epsilon: value for epsilon, value in means.items() if value < most}
+        if means:
             drawn.append(
-                Curve(list(own), list(own.values()), way, colour, "o-" if way in OURS else "s--")
+                Curve(
+                    list(means), list(means.values()), way, colour, "o-" if way in OURS else "s--"
+                )
             )
     drawn.append(Curve(EPSILONS, [getattr(base, figure)] * len(EPSILONS), BASE, GREY, ":"))
     return Panel(drawn, "epsilon", FIGURES[figure][0], name, "x2", xticks=EPSILONS, legend="below")

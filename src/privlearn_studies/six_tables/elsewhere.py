@@ -28,12 +28,12 @@ def columns(
     """
     parts, types, bounds = [], [], {}
     for place, (first, width, low, high) in enumerate(job["columns"]):
-        own = x[:, first : first + width]
+        part = x[:, first : first + width]
         if low is None:
-            parts.append(np.where(own.max(1) > 0.5, own.argmax(1) + 1, 0).astype(float))
+            parts.append(np.where(part.max(1) > 0.5, part.argmax(1) + 1, 0).astype(float))
             types.append("nominal")
         else:
-            parts.append(own[:, 0].clip(low, high).astype(float))
+            parts.append(part[:, 0].clip(low, high).astype(float))
             types.append("continuous")
             bounds[place] = (low, high)
     return np.stack(parts, 1), types, bounds
@@ -112,7 +112,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     asked = [{**job, "epsilon": epsilon} for epsilon in job["epsilons"]]
     out = {
-        name: np.stack([predict(own, rows["x"], rows["y"], rows["x_test"]) for own in asked])
+        name: np.stack(
+            [predict(epsilon_job, rows["x"], rows["y"], rows["x_test"]) for epsilon_job in asked]
+        )
         for name, predict in PEERS[package].items()
         if not (job["target"] and predict is forest)
     }

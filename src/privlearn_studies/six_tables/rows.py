@@ -59,9 +59,9 @@ def categories() -> Split:
     """Six columns with 60 categories each."""
     draw, parts, score = np.random.default_rng(2), [], np.full(_ROWS, -0.8)
     for _ in range(6):
-        own = draw.choice(60, _ROWS, p=draw.dirichlet(np.full(60, 0.5)))
-        score += 0.7 * draw.normal(size=60)[own]
-        parts.append(np.eye(60)[own])
+        levels = draw.choice(60, _ROWS, p=draw.dirichlet(np.full(60, 0.5)))
+        score += 0.7 * draw.normal(size=60)[levels]
+        parts.append(np.eye(60)[levels])
     names = tuple(f"column{at}={level}" for at in range(6) for level in range(60))
     return Split(_halves(np.concatenate(parts, 1), _drawn(draw, score), 0.0, 1.0, names))
 
@@ -88,6 +88,6 @@ def _halves(
     x: Floats, y: Floats | NDArray[np.bool_], low: float, high: float, names: tuple[str, ...] = ()
 ) -> Dataset:
     half, classes = _ROWS // 2, 2 if y.dtype == bool else None
-    own, targets = x.astype(np.float32), y.astype(np.int64 if classes else np.float32)
-    parts = own[:half], targets[:half], own[half:], targets[half:]
+    inputs, targets = x.astype(np.float32), y.astype(np.int64 if classes else np.float32)
+    parts = inputs[:half], targets[:half], inputs[half:], targets[half:]
     return Dataset(*parts, classes=classes, low=low, high=high, feature_names=names)

@@ -127,9 +127,9 @@ def _by_opacus(split: Split, epsilon: float, seed: int) -> Floats:
         max_grad_norm=_NORM,
     )
     for _ in range(_EPOCHS):
-        for x, own in loader:
+        for x, targets in loader:
             optimizer.zero_grad()
-            loss(network(x), own).backward()  # type: ignore[no-untyped-call]
+            loss(network(x), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     with torch.no_grad():
         outputs = network(torch.from_numpy(_unit(split.data, split.data.x_test))).double()

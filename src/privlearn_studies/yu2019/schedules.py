@@ -129,31 +129,33 @@ def table2(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     buy.
     """
     numbers = _numbers(quick, seeds)
-    made = _made(quick, numbers, runs)
-    rows = [row for column in TABLE_2 for row in _column(column, made)]
+    outcomes = _run_columns(quick, numbers, runs)
+    rows = [row for column in TABLE_2 for row in _column(column, outcomes)]
     rows += [
-        mean_row(f"{_MOVED} as written, in a random partition", "test accuracy", ends(made.moved)),
+        mean_row(
+            f"{_MOVED} as written, in a random partition", "test accuracy", ends(outcomes.moved)
+        ),
         mean_row(
             "partition, calibrated",
             "test accuracy at the same epsilon",
-            ends(made.partition),
+            ends(outcomes.partition),
             0.932,
         ),
         Row(
             "partition, calibrated",
             "epsilon at delta 1e-5, projection included",
-            made.partition[0].epsilon or 0.0,
+            outcomes.partition[0].epsilon or 0.0,
         ),
-        Row("partition, calibrated", "noise multiplier", made.partition[0].noise[0]),
+        Row("partition, calibrated", "noise multiplier", outcomes.partition[0].noise[0]),
     ]
     rows += [
-        mean_row(f"{name}, features of norm 1", "test accuracy", ends(own))
-        for name, own in made.short.items()
+        mean_row(f"{name}, features of norm 1", "test accuracy", ends(short_runs))
+        for name, short_runs in outcomes.short.items()
     ]
-    return Findings(tuple(rows), _accuracies(made), _notes(made, len(numbers)))
+    return Findings(tuple(rows), _accuracies(outcomes), _notes(outcomes, len(numbers)))
 
 
-def _made(quick: bool, numbers: Sequence[int], runs: Runs) -> _Table:
+def _run_columns(quick: bool, numbers: Sequence[int], runs: Runs) -> _Table:
     columns, plain = written(quick), mnist(None, quick, epochs=100)
     groups = {
         "written": columns,
@@ -178,11 +180,11 @@ def _made(quick: bool, numbers: Sequence[int], runs: Runs) -> _Table:
     return _Table(**by_group.pop("alone"), **by_group, short=short)
 
 
-def _column(name: str, made: _Table) -> list[Row]:
+def _column(name: str, outcomes: _Table) -> list[Row]:
     """The rows of one of the table's columns."""
     spec, epochs, private, plain, same = TABLE_2[name]
     ours, label, plainly = (
-        made.written[name],
+        outcomes.written[name],
         f"{name} ({spec})",
         f"{name}: plain training, as many epochs",
     )
@@ -190,18 +192,22 @@ def _column(name: str, made: _Table) -> list[Row]:
         mean_row(label, "epochs", [len(run.test) for run in ours], epochs),
         mean_row(label, UNPROTECTED, each(ours, "train_end"), private[0]),
         mean_row(label, "test accuracy", ends(ours), private[1]),
-        mean_row(f"{name}, noise for per-layer clipping", "test accuracy", ends(made.sound[name])),
-        mean_row(plainly, "test accuracy", [run.test[epochs - 1] for run in made.plain], plain[1]),
+        mean_row(
+            f"{name}, noise for per-layer clipping", "test accuracy", ends(outcomes.sound[name])
+        ),
+        mean_row(
+            plainly, "test accuracy", [run.test[epochs - 1] for run in outcomes.plain], plain[1]
+        ),
         mean_row(
             plainly,
             "training accuracy of the first 10,000 rows",
-            [run.train[epochs - 1] for run in made.plain],
+            [run.train[epochs - 1] for run in outcomes.plain],
             plain[0],
         ),
     ]
     if same is None:
         return rows
-    others, base = made.same_epochs[name], made.written["uniform"]
+    others, base = outcomes.same_epochs[name], outcomes.written["uniform"]
     rows += [
         mean_row(f"uniform, {epochs} epochs", UNPROTECTED, each(others, "train_end"), same[0]),
         mean_row(f"uniform, {epochs} epochs", "test accuracy", ends(others), same[1]),
@@ -210,7 +216,7 @@ def _column(name: str, made: _Table) -> list[Row]:
         ),
         _paired(f"{name} minus uniform, {epochs} epochs", ours, others, private[1] - same[1]),
     ]
-    share = gap_closed(ends(ours), ends(base), ends(made.plain))
+    share = gap_closed(ends(ours), ends(base), ends(outcomes.plain))
     if np.isfinite(share):
         rows.append(Row(label, "share of the gap to plain training closed", share, seeds=len(ours)))
     return rows
@@ -221,48 +227,49 @@ def _paired(label: str, ours: Sequence[Outcome], others: Sequence[Outcome], pape
     return mean_row(label, "paired difference of test accuracies", differences, paper)
 
 
-def _notes(made: _Table, seeds: int) -> str:
+def _notes(outcomes: _Table, seeds: int) -> str:
     """What the numbers say."""
     decay = []
-    for name, same in made.same_epochs.items():
-        against = interval(ends(made.written[name]), ends(same))
+    for name, same in outcomes.same_epochs.items():
+        against = interval(ends(outcomes.written[name]), ends(same))
         decay.append(f"{name} {verdict(*against)} ({signed(*against)})")
     return page(
         "yu-table2",
-        summary=_summary(made),
+        summary=_summary(outcomes),
         seeds=seeds,
         decay="; ".join(decay),
         prices=_prices(),
         moved=_MOVED,
         twice=2 * RHO,
         rho=RHO,
-        epsilon=made.written["uniform"][0].epsilon,
-        counted=made.sound["uniform"][0].epsilon,
+        epsilon=outcomes.written["uniform"][0].epsilon,
+        counted=outcomes.sound["uniform"][0].epsilon,
         short=", ".join(
-            f"{name} reaches {mean(ends(own)):.4f}" for name, own in made.short.items()
+            f"{name} reaches {mean(ends(short_runs)):.4f}"
+            for name, short_runs in outcomes.short.items()
         ),
-        few=len(made.short["uniform"]),
-        partition=mean(ends(made.partition)),
-        partly=mean(ends(made.moved)),
-        shuffled=mean(ends(made.written[_MOVED])),
-        best=max(mean(ends(own)) for own in made.written.values()),
-        apart=signed(*interval(ends(made.moved), ends(made.written[_MOVED]))),
+        few=len(outcomes.short["uniform"]),
+        partition=mean(ends(outcomes.partition)),
+        partly=mean(ends(outcomes.moved)),
+        shuffled=mean(ends(outcomes.written[_MOVED])),
+        best=max(mean(ends(schedule_runs)) for schedule_runs in outcomes.written.values()),
+        apart=signed(*interval(ends(outcomes.moved), ends(outcomes.written[_MOVED]))),
         setting=PARTITION,
     )
 
 
-def _summary(made: _Table) -> str:
+def _summary(outcomes: _Table) -> str:
     """The table in the order of the paper's columns."""
-    lines, base = [], ends(made.written["uniform"])
+    lines, base = [], ends(outcomes.written["uniform"])
     for name, (_, _, private, _, _) in TABLE_2.items():
-        ours, against = ends(made.written[name]), ["–"] * 3
-        if name in made.same_epochs:
+        ours, against = ends(outcomes.written[name]), ["–"] * 3
+        if name in outcomes.same_epochs:
             against = [
                 signed(*interval(ours, base)),
-                signed(*interval(ours, ends(made.same_epochs[name]))),
-                percent(gap_closed(ours, base, ends(made.plain))),
+                signed(*interval(ours, ends(outcomes.same_epochs[name]))),
+                percent(gap_closed(ours, base, ends(outcomes.plain))),
             ]
-        epochs = mean(len(run.test) for run in made.written[name])
+        epochs = mean(len(run.test) for run in outcomes.written[name])
         lines.append(
             (
                 name,
@@ -270,7 +277,7 @@ def _summary(made: _Table) -> str:
                 f"{private[1]:.3f}",
                 f"{mean(ours):.4f}",
                 *against,
-                f"{mean(ends(made.sound[name])):.4f}",
+                f"{mean(ends(outcomes.sound[name])):.4f}",
             )
         )
     heads = (
@@ -317,7 +324,7 @@ def _prices() -> str:
     return table(heads, lines)
 
 
-def _accuracies(made: _Table) -> Figure:
+def _accuracies(outcomes: _Table) -> Figure:
     """Each column's accuracies side by side."""
     names = list(TABLE_2)
     theirs = Curve(
@@ -331,9 +338,9 @@ def _accuracies(made: _Table) -> Figure:
     )
     marks: list[Mark] = [theirs]
     for group, shift, label, colour, marker in (
-        (made.written, -0.08, "ours, clipping as written", RED, "o"),
-        (made.same_epochs, 0.08, "ours, uniform noise in as many epochs", ORANGE, "s"),
-        (made.sound, 0.24, "ours, noise for per-layer clipping", BLUE, "^"),
+        (outcomes.written, -0.08, "ours, clipping as written", RED, "o"),
+        (outcomes.same_epochs, 0.08, "ours, uniform noise in as many epochs", ORANGE, "s"),
+        (outcomes.sound, 0.24, "ours, noise for per-layer clipping", BLUE, "^"),
     ):
         places = [place + shift for place, name in enumerate(names) if name in group]
         marks.append(
@@ -348,7 +355,7 @@ def _accuracies(made: _Table) -> Figure:
             )
         )
     marks.append(
-        Across(mean(ends(made.partition)), "ours, partition at the same epsilon", GREEN, "--")
+        Across(mean(ends(outcomes.partition)), "ours, partition at the same epsilon", GREEN, "--")
     )
     ticks = {float(place): f"{n}\n{TABLE_2[n][1]} epochs" for place, n in enumerate(names)}
     panel = Panel(marks, "", "test accuracy", xticks=ticks)
@@ -416,9 +423,9 @@ def _held(noise: Sequence[float]) -> list[tuple[float, int]]:
 def fig5(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Means with ranges over seeds, training and test."""
     numbers = _numbers(quick, seeds)
-    made = runs.named(written(quick), numbers)
-    test = {name: ends(own) for name, own in made.items()}
-    seen = {name: each(own, "train_end") for name, own in made.items()}
+    by_schedule = runs.named(written(quick), numbers)
+    test = {name: ends(outcomes) for name, outcomes in by_schedule.items()}
+    seen = {name: each(outcomes, "train_end") for name, outcomes in by_schedule.items()}
     rows, marks = [], []
     for label, values, shift, colour, which in (
         ("training, not protected", seen, -0.1, BLUE, 0),
@@ -442,10 +449,10 @@ def fig5(quick: bool, seeds: int | None, runs: Runs) -> Findings:
                 Row(name, f"{label} accuracy, greatest", max(v), seeds=len(v)),
             ]
     panel = Panel(
-        marks, "", "accuracy", xticks={float(place): name for place, name in enumerate(made)}
+        marks, "", "accuracy", xticks={float(place): name for place, name in enumerate(by_schedule)}
     )
     above = ", ".join(
-        name for name in made if name != "uniform" and min(test[name]) > max(test["uniform"])
+        name for name in by_schedule if name != "uniform" and min(test[name]) > max(test["uniform"])
     )
     said = (
         f"The worst seed of {above} is better than the best one of uniform noise."
@@ -466,24 +473,24 @@ def fig12_13(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Accuracy, and what was spent, epoch by epoch."""
     numbers = _numbers(quick, seeds)
     names = ("uniform", "step", "exponential", "validation")
-    made = runs.named(
+    by_schedule = runs.named(
         {n: written(quick)[n] for n in names} | {"plain": mnist(None, quick, epochs=100)}, numbers
     )
-    plain = made.pop("plain")
+    plain = by_schedule.pop("plain")
     rows = []
     left: list[Mark] = []
     right: list[Mark] = []
-    for name, own in made.items():
-        shortest = min(len(run.test) for run in own)
-        test = np.mean([run.test[:shortest] for run in own], axis=0)
+    for name, outcomes in by_schedule.items():
+        shortest = min(len(run.test) for run in outcomes)
+        test = np.mean([run.test[:shortest] for run in outcomes], axis=0)
         left.append(Curve(range(1, shortest + 1), test, name, _COLOURS[name]))
-        spent = np.cumsum(0.5 / np.square(own[0].noise))
+        spent = np.cumsum(0.5 / np.square(outcomes[0].noise))
         right.append(Curve(range(1, len(spent) + 1), spent, name, _COLOURS[name]))
         rows.append(
-            mean_row(name, "rho spent, as the paper counts it", [counted(run) for run in own])
+            mean_row(name, "rho spent, as the paper counts it", [counted(run) for run in outcomes])
         )
         rows += [
-            mean_row(name, f"test accuracy after {e} epochs", [r.test[e - 1] for r in own])
+            mean_row(name, f"test accuracy after {e} epochs", [r.test[e - 1] for r in outcomes])
             for e in (10, 20, 30)
             if e <= shortest
         ]
@@ -494,7 +501,7 @@ def fig12_13(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         Panel(left, "epoch", "test accuracy", "Figure 12"),
         Panel(right, "epoch", "ρ spent, as the paper counts it", "Figure 13"),
     ]
-    gap = float(test[-1]) - mean(ends(made["uniform"]))
+    gap = float(test[-1]) - mean(ends(by_schedule["uniform"]))
     rows.append(Row("plain training minus uniform, at the end", "test accuracy", gap, 0.05))
     figure = Figure("Accuracy and privacy in training", panels, 11, 4.8, 2, 5)
     return Findings(tuple(rows), figure, page("yu-fig12-13", seeds=len(numbers), gap=gap))

@@ -196,9 +196,10 @@ def sweep(name: str) -> Callable[[bool, int | None, Runs], Findings]:
     def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         figure, numbers = _FIGURES[name], range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
         curves = figure.curves(quick)
-        made = runs([call for curve in curves.values() for call in curve.values()], numbers)
+        outcomes = runs([call for curve in curves.values() for call in curve.values()], numbers)
         reached = {
-            name: {at: made[call] for at, call in curve.items()} for name, curve in curves.items()
+            name: {at: outcomes[call] for at, call in curve.items()}
+            for name, curve in curves.items()
         }
         rows, lines = _rows(figure, reached)
         heads = (
@@ -209,7 +210,9 @@ def sweep(name: str) -> Callable[[bool, int | None, Runs], Findings]:
             "training, not protected",
             "test accuracy",
         )
-        best = "\n\n".join(_best(curve, own, figure.axis) for curve, own in reached.items())
+        best = "\n\n".join(
+            _best(curve, by_place, figure.axis) for curve, by_place in reached.items()
+        )
         against = _against_uniform(reached) if "uniform" in reached else ""
         notes = page(
             "yu-sweeps",
@@ -230,8 +233,8 @@ Reached = dict[str, dict[float, list[Outcome]]]
 def _rows(figure: _Sweep, reached: Reached) -> tuple[list[Row], list[tuple[str, ...]]]:
     rows: list[Row] = []
     lines: list[tuple[str, ...]] = []
-    for curve, own in reached.items():
-        for at, runs in own.items():
+    for curve, by_place in reached.items():
+        for at, runs in by_place.items():
             label = f"{curve}, {figure.axis} {at:g}"
             seen, paper = (figure.numbers or {}).get(int(at), (None, None))
             epochs = mean_row(label, "epochs", [len(run.test) for run in runs])
@@ -252,9 +255,9 @@ def _rows(figure: _Sweep, reached: Reached) -> tuple[list[Row], list[tuple[str, 
     return rows, lines
 
 
-def _best(curve: str, own: dict[float, list[Outcome]], axis: str) -> str:
+def _best(curve: str, by_place: dict[float, list[Outcome]], axis: str) -> str:
     """Where a curve is highest, and whether that is more than chance beside its neighbours."""
-    tests = {at: ends(runs) for at, runs in own.items()}
+    tests = {at: ends(runs) for at, runs in by_place.items()}
     best = max(tests, key=lambda at: mean(tests[at]))
     alike = [
         f"{at:g}"
@@ -268,8 +271,8 @@ def _best(curve: str, own: dict[float, list[Outcome]], axis: str) -> str:
 def _against_uniform(reached: Reached) -> str:
     """Differences to uniform noise at the same training time."""
     lines = []
-    for curve, own in reached.items():
-        for at, runs in own.items() if curve != "uniform" else ():
+    for curve, by_place in reached.items():
+        for at, runs in by_place.items() if curve != "uniform" else ():
             difference = interval(ends(runs), ends(reached["uniform"][at]))
             lines.append((curve, f"{at:g}", signed(*difference), verdict(*difference)))
     return (
@@ -283,19 +286,19 @@ def _figure(figure: _Sweep, reached: Reached) -> Figure:
     curve.
     """
     timed = figure.axis != "epochs" and any(
-        len({len(runs[0].noise) for runs in own.values()}) > 1 for own in reached.values()
+        len({len(runs[0].noise) for runs in by_place.values()}) > 1 for by_place in reached.values()
     )
     alone = figure.apart or len(reached) == 1
     groups: Sequence[Any] = (
-        [{name: own} for name, own in reached.items()] if figure.apart else [reached]
+        [{name: by_place} for name, by_place in reached.items()] if figure.apart else [reached]
     )
     top, below = [], []
     for group in groups:
         marks: list[Mark] = []
-        for (curve, own), colour in zip(
+        for (curve, by_place), colour in zip(
             group.items(), (BLUE,) if alone else _COLOURS, strict=False
         ):
-            at, runs = list(own), list(own.values())
+            at, runs = list(by_place), list(by_place.values())
             marks.append(
                 Curve(
                     at,

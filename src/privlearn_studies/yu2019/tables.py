@@ -227,8 +227,8 @@ def table3(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     left: list[Mark] = []
     right: list[Mark] = [Across(0, colour="#f0f0f0", to=100)]
     for (name, curve), colour in zip(curves.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=True):
-        theirs, own, places = zip(*curve, strict=True)
-        left.append(Curve(EPOCHS, own, f"{name}: ours", colour))
+        theirs, our_rates, places = zip(*curve, strict=True)
+        left.append(Curve(EPOCHS, our_rates, f"{name}: ours", colour))
         left.append(Curve(EPOCHS, theirs, f"{name}: the paper's", colour, "o", size=7, hollow=True))
         right.append(
             Curve(EPOCHS, 100 * np.array(places), colour=colour, fmt="o-", size=5, width=1)

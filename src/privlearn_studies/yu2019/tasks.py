@@ -66,7 +66,7 @@ _TITLES = {
     "cifar10": "CIFAR-10 by public features",
     "cifar10-vgg16": "CIFAR-10 by features of VGG16",
 }
-_Made = dict[tuple[str, float], list[Outcome]]
+_Outcomes = dict[tuple[str, float], list[Outcome]]
 
 
 def on_task(task: str) -> Callable[[bool, int | None, Runs], Findings]:
@@ -86,8 +86,8 @@ def on_task(task: str) -> Callable[[bool, int | None, Runs], Findings]:
         }
         epochs, plain_paper = PLAIN[task]
         plain = train.at(Setting(task, None, epochs=20 if brief else epochs, first=first))
-        made = runs([*calls.values(), plain], numbers)
-        by_name, plainly = {name: made[call] for name, call in calls.items()}, made[plain]
+        outcomes = runs([*calls.values(), plain], numbers)
+        by_name, plainly = {name: outcomes[call] for name, call in calls.items()}, outcomes[plain]
         rows = [
             mean_row(
                 "plain training", "training accuracy", each(plainly, "train_end"), plain_paper[0]
@@ -118,14 +118,14 @@ def _louder(schedule: str, factor: float) -> str:
 
 
 def _compared(
-    task: str, made: _Made, ceiling: Sequence[float], factor: float
+    task: str, outcomes: _Outcomes, ceiling: Sequence[float], factor: float
 ) -> tuple[list[Row], str]:
     """Rows and a table of each schedule against uniform noise."""
     rows: list[Row] = []
     lines: list[tuple[str, ...]] = []
-    base = ends(made["uniform", factor])
+    base = ends(outcomes["uniform", factor])
     for schedule in SCHEDULES[task]:
-        mine = made[schedule, factor]
+        mine = outcomes[schedule, factor]
         label = schedule if factor == 1 else f"{schedule}, {factor:g} times the noise"
         rows += [
             mean_row(label, "rho, as the paper counts it", [counted(run) for run in mine]),
@@ -197,7 +197,7 @@ def _percent(value: float | None, sign: str = "") -> str:
     return "–" if value is None else f"{100 * value:{sign}.3g} %"
 
 
-def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
+def _figure(task: str, outcomes: _Outcomes, ceiling: Sequence[float]) -> Figure:
     """Each schedule's test accuracies, seed by seed with their mean; and the accuracy over
     training.
     """
@@ -205,8 +205,8 @@ def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
     jitter = np.random.default_rng(0)
     left: list[Mark] = []
     right: list[Mark] = []
-    for place, ((schedule, factor), own) in enumerate(made.items()):
-        tests = ends(own)
+    for place, ((schedule, factor), cell_outcomes) in enumerate(outcomes.items()):
+        tests = ends(cell_outcomes)
         left.append(
             Curve(
                 place + jitter.uniform(-0.12, 0.12, len(tests)),
@@ -221,11 +221,13 @@ def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
             Curve([place - 0.25, place + 0.25], [mean(tests)] * 2, "", colours[schedule], width=2.5)
         )
         if factor == 1:
-            shortest = min(len(run.test) for run in own)
-            during = np.mean([run.test[:shortest] for run in own], axis=0)
+            shortest = min(len(run.test) for run in cell_outcomes)
+            during = np.mean([run.test[:shortest] for run in cell_outcomes], axis=0)
             right.append(Curve(range(1, shortest + 1), during, schedule, colours[schedule]))
     plain = Across(mean(ceiling), "plain training, at its end", line=":")
-    ticks = {float(at): s if f == 1 else f"{s}\n{f:g} x noise" for at, (s, f) in enumerate(made)}
+    ticks = {
+        float(at): s if f == 1 else f"{s}\n{f:g} x noise" for at, (s, f) in enumerate(outcomes)
+    }
     panels = [
         Panel(
             [*left, plain],

@@ -98,7 +98,7 @@ class _OneDNN(Kernels):
         if not self._suits(g, a, g.numel() * a.shape[1]):
             super().add_outer(g, a, into)
         else:
-            split = self._own(len(g))
+            split = self._count_rows(len(g))
             one, other = g[:split].T, a[:split].T
             few = len(one) >= 3 * len(other)  # few rows take less time than few columns
             into += _product(other, one, None).T if few else _product(one, other, None)
@@ -107,7 +107,7 @@ class _OneDNN(Kernels):
 
     def _by_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        split = self._own(len(rows))
+        split = self._count_rows(len(rows))
         if split == len(rows):
             return _product(x, weight, bias)
         out = self.scratch.empty((*x.shape[:-1], len(weight)), x)
@@ -116,7 +116,7 @@ class _OneDNN(Kernels):
         _into(flat[split:], rows[split:], weight.T, bias)
         return out
 
-    def _own(self, rows: int) -> int:
+    def _count_rows(self, rows: int) -> int:
         """How many of the rows go to oneDNN: few different numbers, whatever batches are drawn."""
         if rows in self.met or len(self.met) < self.most:
             self.met.add(rows)

@@ -272,8 +272,8 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         plain = np.empty((number, blocks, 2), np.uint64)
         plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
         call_key = _encrypt(self._key, name.to_bytes(_BLOCK, "little"))
-        made = bytearray(_encrypt(call_key, plain.data.cast("B")))
-        bits = np.frombuffer(made, np.int32)[: plain.size * 2].reshape(number, blocks * 4)
+        encrypted = bytearray(_encrypt(call_key, plain.data.cast("B")))
+        bits = np.frombuffer(encrypted, np.int32)[: plain.size * 2].reshape(number, blocks * 4)
         return torch.from_numpy(bits)[:, :size] ^ _LEAST
 
     def _layout(self, shape: tuple[int, ...]) -> Layout:

@@ -132,13 +132,13 @@ class Correlation:
             )
 
 
-def require_numbers(own: Any, most: int) -> None:
+def require_numbers(matrix: Any, most: int) -> None:
     """Raise `BadInput` unless a matrix's first number is at most `most`, and its momentum one of
     SGD.
     """
-    name = fields(own)[0].name
-    count(name, getattr(own, name), most=most)
-    between(f"the momentum of {own.kind} noise", own.momentum, 0.0, 0.9999)
+    name = fields(matrix)[0].name
+    count(name, getattr(matrix, name), most=most)
+    between(f"the momentum of {matrix.kind} noise", matrix.momentum, 0.0, 0.9999)
 
 
 def filtered(

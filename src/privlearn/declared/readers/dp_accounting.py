@@ -169,12 +169,12 @@ def compute_epsilon(run: RecordedRun, delta: float) -> tuple[float, str] | None:
         return None
     names = {adjacency: name for name, adjacency in NEIGHBOURS.items()}
     relation = peer.NeighboringRelation[names[run.neighbours]]
-    made = {
+    accountants = {
         "PLDAccountant": peer.pld.PLDAccountant,
         "RdpAccountant": lambda relation: peer.rdp.RdpAccountant(neighboring_relation=relation),
     }
-    for name in [run.accountant] if run.accountant in made else made:
-        accountant = made[name](relation)
+    for name in [run.accountant] if run.accountant in accountants else accountants:
+        accountant = accountants[name](relation)
         try:
             for part in run.steps:
                 accountant.compose(_peer_event(peer, part, run.examples), part.count)

@@ -255,16 +255,16 @@ class MacTask:
         session: TrainingSession,
         model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
         output: Output,
-        given: Given,
+        source: Given,
         rates: Schedule,
         settings: MacSettings,
     ) -> None:
         self.plan = plan = session.plan
         self.settings, self._output, self._bound = settings, output, _bound(plan)
-        self._data = data = rows(given, plan.sampling)
+        self._data = data = rows(source, plan.sampling)
         x, y = data.tensors()
         require_same_examples(plan, data)
-        require_rows_once(plan, given, data)
+        require_rows_once(plan, source, data)
         plan.sampling.require_rows(len(x))
         self._examples = plan.examples or len(x)
         session.count_examples(len(x), (x, y))

@@ -79,7 +79,7 @@ def train_by_answers(
     *,
     ledger: Ledger | None,
     streams: Streams,
-    kept: KeptFolder | None = None,
+    run_folder: KeptFolder | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Train teachers on parts of the data, release their answers about public inputs, and train a
@@ -91,7 +91,7 @@ def train_by_answers(
         options: by name, those that `plan` was settled by.
         ledger: what to charge; None: a new one.
         streams: the random streams, which the student's initial weights are drawn from, too.
-        kept: the folder to keep teachers and their answers in.
+        run_folder: the folder to keep teachers and their answers in.
         progress: called with how many teachers are trained, and how many there are.
 
     Raises:
@@ -100,19 +100,19 @@ def train_by_answers(
     """
     shared: dict[str, Any] = {"ledger": ledger, "streams": streams, "progress": progress}
     train = _train_by_codes if isinstance(plan.aggregate, Ball) else train_by_votes
-    result = train(plan, data, options, kept=kept, **shared)
+    result = train(plan, data, options, kept=run_folder, **shared)
     return replace(result, architecture=result.architecture | data.origin())
 
 
 def _train_by_codes(
-    plan: PatePlan, data: Dataset, options: Any, *, kept: KeptFolder | None, **shared: Any
+    plan: PatePlan, data: Dataset, options: Any, *, run_folder: KeptFolder | None, **shared: Any
 ) -> Result:
     """Train a student of numbers; arguments as of `train_by_answers`."""
     pool, head = options.public, _head(options, data)
     require_public(pool)
     reducer, _ = reducer_of(pool, head)
     shape = tuple(data.tensors()[0].shape[1:])
-    folder = None if kept is None else kept.folder
+    folder = None if run_folder is None else run_folder.folder
     teachers = Trained(
         _scale_targets(data, head),
         number_recipe(options.teacher or "ridge", shape, head.outputs),
@@ -135,7 +135,7 @@ def _train_by_codes(
         _for_noise(reducer, plan),
         replace(pool, y=None, y_test=None, target_bounds=None, target_ranges=()),
         student,
-        keep=None if kept is None else kept.answers,
+        keep=None if run_folder is None else run_folder.answers,
         **shared,
     )
     return state_task(result, head, data.target_bounds, options.model)

@@ -177,7 +177,7 @@ class Pool:
     transforms: tuple[nn.Module, ...]
 
     @classmethod
-    def of(cls, given: Dataset | Any, queries: int) -> Pool:
+    def of(cls, inputs: Dataset | Any, queries: int) -> Pool:
         """The pool of an array, a tensor or a data set that is declared public, of which the
         targets are not looked at.
 
@@ -185,16 +185,16 @@ class Pool:
             BadInput: a data set that is not declared public, inputs that are not finite, or fewer
                 than `queries`.
         """
-        if isinstance(given, Dataset) and not given.public:
+        if isinstance(inputs, Dataset) and not inputs.public:
             raise BadInput(
                 "the inputs that teachers are asked about are not protected: give public ones, "
                 "pv.Dataset(x, y, public=True), or an array of them"
             )
-        bounded = isinstance(given, Dataset) and given.low is not None
+        bounded = isinstance(inputs, Dataset) and inputs.low is not None
         raw = (
-            as_tensor(given.x, whole_is_float=bounded)
-            if isinstance(given, Dataset)
-            else as_tensor(given)
+            as_tensor(inputs.x, whole_is_float=bounded)
+            if isinstance(inputs, Dataset)
+            else as_tensor(inputs)
         )
         if raw.dim() < 2 or (raw.is_floating_point() and not bool(raw.isfinite().all())):
             raise BadInput(
@@ -208,7 +208,7 @@ class Pool:
             )
         if not bounded:
             return cls(raw, raw, ())
-        scale = Scale(*given.bounds())
+        scale = Scale(*inputs.bounds())
         with torch.no_grad():
             return cls(raw, scale(raw), (scale,))
 

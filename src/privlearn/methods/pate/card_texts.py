@@ -129,22 +129,22 @@ def words(kind: str, changed: str, *, by_sites: bool = False) -> dict[str, str]:
     }
 
 
-def teacher_rows(stated: Mapping[str, Any], *, by_sites: bool = False) -> list[tuple[str, str]]:
+def teacher_rows(teachers: Mapping[str, Any], *, by_sites: bool = False) -> list[tuple[str, str]]:
     """Who the teachers were, and whether each site added a share of the noise."""
-    if "server_saw" in stated:
+    if "server_saw" in teachers:
         saw = "with the sites' shares of the noise" if by_sites else "before noise was added"
         return [
             ("each teacher", "was trained at its site, which bounded and sent its answers"),
-            (f"{saw}, the server saw", stated["server_saw"]),
+            (f"{saw}, the server saw", teachers["server_saw"]),
         ]
-    if stated.get("source") != "trained":
-        predicted_elsewhere = stated == {"source": "given"}
+    if teachers.get("source") != "trained":
+        predicted_elsewhere = teachers == {"source": "given"}
         return (
             [("each teacher", "was trained elsewhere: their predictions were given")]
             if predicted_elsewhere
             else []
         )
-    recipe = stated["recipe"]
+    recipe = teachers["recipe"]
     match recipe["kind"]:
         case "estimator":
             what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
@@ -154,36 +154,38 @@ def teacher_rows(stated: Mapping[str, Any], *, by_sites: bool = False) -> list[t
             what = "spreading of labels over the public inputs"
         case _:
             what = recipe["name"]
-    together = ", each person's to one teacher" if stated.get("assigned_by") == "person" else ""
-    rows = [("each teacher", f"{what}, records assigned {stated['records']}{together}")]
-    if any("corrections of a public reference" in each for each in stated.get("seen_through", [])):
+    together = ", each person's to one teacher" if teachers.get("assigned_by") == "person" else ""
+    rows = [("each teacher", f"{what}, records assigned {teachers['records']}{together}")]
+    if any(
+        "corrections of a public reference" in each for each in teachers.get("seen_through", [])
+    ):
         rows.append(("teachers answer with", "corrections of a public network's predictions"))
     return rows
 
 
-def start_rows(stated: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def start_rows(start: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """What the student began as."""
-    if stated is None:
+    if start is None:
         return []
     learned = (
-        f"a public network, trained on {stated['volumes_with_masks']} public volumes with "
+        f"a public network, trained on {start['volumes_with_masks']} public volumes with "
         "masks, as teachers did"
     )
     figures = [
         f"{name.replace('_', ' ')} {value:.4f}"
-        for name, value in stated.get("test_metrics", {}).items()
+        for name, value in start.get("test_metrics", {}).items()
     ]
     alone = (
-        [(f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures))]
+        [(f"that network alone, on the {start['test_rows']} test rows", ", ".join(figures))]
         if figures
         else []
     )
     return [("the student began as", learned), *alone]
 
 
-def reducer_rows(stated: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def reducer_rows(reducer: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """What turned targets into codes."""
-    if stated is None:
+    if reducer is None:
         return []
-    codes = f", {stated['codes']}" if "codes" in stated else ""
-    return [("reducer", f"{stated['kind']}, codes of {stated['size']} numbers{codes}")]
+    codes = f", {reducer['codes']}" if "codes" in reducer else ""
+    return [("reducer", f"{reducer['kind']}, codes of {reducer['size']} numbers{codes}")]

@@ -22,14 +22,14 @@ from privlearn.training.train import network
 
 
 def train_by_votes(
-    plan: PatePlan, data: Dataset, options: Any, *, kept: KeptFolder | None, **shared: Any
+    plan: PatePlan, data: Dataset, options: Any, *, run_folder: KeptFolder | None, **shared: Any
 ) -> Result:
     """Train a student of votes; arguments as of `answering.train_by_answers`, and its errors."""
     pool, classes = options.public, data.classes
     require_public(pool)
     assert classes is not None  # or the plan could not be settled
     jobs = 1 if options.jobs is None else options.jobs
-    folder = None if kept is None else kept.folder
+    folder = None if run_folder is None else run_folder.folder
     recipe = recipe_of(options.teacher or "spreading", data, pool, classes)
     teachers = Trained(data, recipe, plan.teachers, folder=folder, jobs=jobs)
     # Built beforehand: what is wrong with it must show before anything is spent.
@@ -40,7 +40,7 @@ def train_by_votes(
         None,
         pool,
         _student(options, built),
-        keep=None if kept is None else kept.answers,
+        keep=None if run_folder is None else run_folder.answers,
         **shared,
     )
     return replace(result, model_spec=text_of(options.model), classes=classes)

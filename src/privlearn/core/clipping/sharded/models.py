@@ -30,8 +30,8 @@ def is_shard(tensor: Tensor) -> bool:
 
 def local_part(tensor: Tensor) -> Tensor:
     """What this process keeps of a tensor: all of it, or its shard."""
-    own: Any = tensor
-    local: Tensor = own.to_local() if is_shard(tensor) else own
+    shard: Any = tensor
+    local: Tensor = shard.to_local() if is_shard(tensor) else tensor
     return local
 
 
