@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -157,7 +157,12 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         ]
     rows += [*_fixed_order(), *tried]
     panels = [
-        _panel(epsilon, {column: outcomes[epsilon, column] for column in _COLOURS})
+        draw_accuracies(
+            epsilon,
+            {column: outcomes[epsilon, column] for column in _COLOURS},
+            _COLOURS,
+            PAPER[epsilon],
+        )
         for epsilon in PAPER
     ]
     return Findings(
@@ -311,17 +316,21 @@ def _spread(row: Row) -> str:
     return f"{row.ours:.4f}" + ("" if row.ours_std is None else f" ± {row.ours_std:.4f}")
 
 
-def _panel(epsilon: float, outcomes: dict[str, list[Outcome]]) -> Panel:
-    """Accuracy over epochs at one epsilon."""
+def draw_accuracies(
+    epsilon: float,
+    outcomes: dict[str, list[Outcome]],
+    colours: Mapping[str, str],
+    methods: Iterable[str],
+) -> Panel:
+    """Accuracy over epochs at one epsilon, and what the paper has for these methods."""
     marks: list[Mark] = []
-    for column, mine in outcomes.items():
-        test, seen = np.array(each(mine, "test")).T, np.mean(each(mine, "train"), axis=0)
+    for column, runs in outcomes.items():
+        test, train = np.array(each(runs, "test")).T, np.mean(each(runs, "train"), axis=0)
         epochs = np.arange(1, len(test) + 1)
-        marks.append(Curve(epochs, test, column, _COLOURS[column], spread="population", shade=True))
-        marks.append(Curve(epochs, seen, "", _COLOURS[column], ":", width=1))
-    for (method, (accuracy, _)), line in zip(
-        PAPER[epsilon].items(), ("--", "-.", "-"), strict=False
-    ):
-        marks.append(Across(accuracy, f"{method}, quoted", line=line, width=0.7))
+        marks.append(Curve(epochs, test, column, colours[column], spread="population", shade=True))
+        marks.append(Curve(epochs, train, "", colours[column], ":", width=1))
+    for method, line in zip(methods, ("--", "-.", "-"), strict=False):
+        quoted, _ = PAPER[epsilon][method]
+        marks.append(Across(quoted, f"{method}, quoted", line=line, width=0.7))
     least = min(0.84, PAPER[epsilon]["DP-MAC"][0] - 0.04)
     return Panel(marks, "epoch", "accuracy", f"epsilon {epsilon:g}", ylim=(least, 0.985))

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from privlearn_studies.charts import BLUE, GREY, Across, Curve, Figure, Mark, Panel
-from privlearn_studies.harder2020.mnist import PAPER, calibrated, classifier
-from privlearn_studies.report import Findings, Row, each, ends, mean_row, page, spread, table
-from privlearn_studies.runs import Call, Outcome, Runs
+from privlearn_studies.charts import BLUE, GREY, Figure
+from privlearn_studies.harder2020.mnist import PAPER, calibrated, classifier, draw_accuracies
+from privlearn_studies.report import Findings, Row, ends, mean_row, page, spread, table
+from privlearn_studies.runs import Call, Runs
 
-_SEEDS, _QUICK_SEEDS = 5, 1
+_SEEDS, _QUICK_SEEDS = 10, 1
 _PAPERS, _SAME = "the paper's noise", "noise calibrated"
 _COLOURS = {_PAPERS: GREY, _SAME: BLUE}
 _TEST, _NOISE = "test accuracy", "noise multiplier"
@@ -51,22 +51,14 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         )
     heads = ("claimed epsilon", "what", _NOISE, "epsilon in truth", "epochs", "paper", _TEST)
     panels = [
-        _panel(epsilon, {column: outcomes[epsilon, column] for column in _COLOURS})
+        draw_accuracies(
+            epsilon,
+            {column: outcomes[epsilon, column] for column in _COLOURS},
+            _COLOURS,
+            ("DP-MAC",),
+        )
         for epsilon in PAPER
     ]
     notes = page("dpmac-mnist-raw", seeds=len(numbers), table=table(heads, lines))
     figure = Figure("DP-MAC on MNIST, features as released", panels, 13, 4.6, 3, 6)
     return Findings(tuple(rows), figure, notes)
-
-
-def _panel(epsilon: float, outcomes: dict[str, list[Outcome]]) -> Panel:
-    """Accuracy over epochs at one epsilon."""
-    marks: list[Mark] = []
-    for column, mine in outcomes.items():
-        test, seen = np.array(each(mine, "test")).T, np.mean(each(mine, "train"), axis=0)
-        epochs = np.arange(1, len(test) + 1)
-        marks.append(Curve(epochs, test, column, _COLOURS[column], spread="population", shade=True))
-        marks.append(Curve(epochs, seen, "", _COLOURS[column], ":", width=1))
-    quoted = PAPER[epsilon]["DP-MAC"][0]
-    marks.append(Across(quoted, "DP-MAC, quoted", line="-", width=0.7))
-    return Panel(marks, "epoch", "accuracy", f"epsilon {epsilon:g}", ylim=(0.8, 0.985))
