@@ -76,6 +76,11 @@ def check_another_question_gets_other_noise() -> None:
 
 
 @check
+def check_rounds_of_one_name_have_other_noise() -> None:
+    _in_folders(_parts().test_a_name_that_a_server_gives_to_two_rounds_gets_other_noise_in_each)
+
+
+@check
 def check_a_site_keeps_its_limit() -> None:
     _in_folders(_parts().test_a_site_has_no_answer_once_its_limit_is_reached)
 

@@ -9,7 +9,7 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from privlearn.core.mechanisms import discrete_gaussian, noise_shares
-from privlearn.flower import share_questions, site_shares
+from privlearn.flower import secure_stages, share_questions, site_shares
 from privlearn.methods.pate import answers, site_noise
 from privlearn.methods.pate import plan as teachers_plan
 
@@ -130,6 +130,13 @@ MUTANTS = [
         ".encode() + circle.name",
         ".encode()",
         "check_another_question_gets_other_noise",
+    ),
+    Mutant(
+        "a server tells rounds apart for the sites",
+        secure_stages.name_circle,
+        "derive_key(round_.seed, _CIRCLE, round_.name)",
+        "round_.name",
+        "check_rounds_of_one_name_have_other_noise",
     ),
     Mutant(
         "a site's limit is ignored",

@@ -22,7 +22,7 @@ from privlearn.core.accounting.budget import Budget
 from privlearn.core.mechanisms import discrete_gaussian
 from privlearn.core.mechanisms.noise_shares import NoisySum, release_share
 from privlearn.errors import BadInput, BudgetExceeded, UnsoundExtension
-from privlearn.flower import SiteShares
+from privlearn.flower import SiteShares, secure_sum
 from privlearn.flower.secure_sum import SecureSum
 from privlearn.flower.share_questions import pack_share_question, unpack_share_question
 from privlearn.flower.summation import Circle
@@ -358,6 +358,23 @@ def test_shares_are_added_up_under_masks(tmp_path):
         assert (answers.scores - votes).abs().max() < 8 * 3.0 * math.sqrt(2)
     assert np.mean((first.scores == second.scores).numpy()) < 0.1
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([2] * SITES)
+
+
+def test_a_name_that_a_server_gives_to_two_rounds_gets_other_noise_in_each(tmp_path):
+    """With the same noise in both, two sums over different sites would tell what one of them said
+    but for one share of noise.
+    """
+    federation = Federation(tmp_path, summation=SecureSum(threshold=SITES - ABSENT))
+    names = iter([b"a" * 16, b"b" * 16, b"a" * 16])
+    with mock.patch.object(secure_sum, "secrets", mock.Mock(token_bytes=lambda _: next(names))):
+        first, _, again = (
+            federation.teachers.ask_for_noisy_sum(
+                PLAN, empty(PLAN, None), torch.from_numpy(INPUTS), "the same question"
+            )
+            for _ in range(3)
+        )
+    assert np.mean(first.values == again.values) < 0.1
+    assert [federation.spent(site) for site in range(SITES)] == pytest.approx([3] * SITES)
 
 
 def test_a_site_has_no_answer_once_its_limit_is_reached(tmp_path):
