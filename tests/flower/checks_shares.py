@@ -127,6 +127,11 @@ def check_a_killed_server_asks_the_same_question_again() -> None:
 
 
 @check
+def check_an_older_copy_of_kept_answers_is_refused() -> None:
+    _in_folders(_parts().test_an_older_copy_of_kept_answers_is_refused_once_they_are_there)
+
+
+@check
 def check_noisy_sums_are_not_made_by_hand() -> None:
     _parts().test_noisy_sums_are_received_and_not_made_by_hand()
 

@@ -210,6 +210,13 @@ MUTANTS = [
         "check_a_killed_server_asks_the_same_question_again",
     ),
     Mutant(
+        "an older copy of kept answers is gone on from",
+        answers.keep_received,
+        "if ledger.has_ended:",
+        "if False:",
+        "check_an_older_copy_of_kept_answers_is_refused",
+    ),
+    Mutant(
         "noisy sums are made by hand",
         noise_shares.NoisySum.__post_init__,
         "if self._received is not _RECEIVED:",

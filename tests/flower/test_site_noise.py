@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from unittest import mock
 
@@ -564,6 +565,28 @@ def test_a_server_that_was_killed_asks_the_same_and_nothing_is_charged_twice(tmp
     assert np.array_equal(answers.scores.numpy().reshape(-1), sums[0] * GRID.step)
     assert pv.Ledger.open(path).event == PLAN.event()
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([1] * SITES)
+
+
+def test_an_older_copy_of_kept_answers_is_refused_once_they_are_there(tmp_path):
+    """Another site may be absent then: what it said would differ from the two sums' difference by
+    its own share of noise alone.
+    """
+    path, kept, copy = (tmp_path / name for name in ("server.ledger", "answers", "copy"))
+    pv.Ledger.open(path, Budget(rho=3 * RHO))
+    federation, ask = Federation(tmp_path), flower.FlowerTeachers.ask_for_noisy_sum
+
+    def ask_and_copy(*asked, **more):
+        shutil.copy(kept, copy)
+        return ask(*asked, **more)
+
+    with mock.patch.object(flower.FlowerTeachers, "ask_for_noisy_sum", ask_and_copy):
+        _ask(federation.teachers, ledger=pv.Ledger.open(path), keep=kept)
+    later = Federation(tmp_path, before=lambda request: request.metadata.dst_node_id > 1)
+    refused = must_raise(
+        BadInput, lambda: _ask(later.teachers, ledger=pv.Ledger.open(path), keep=copy)
+    )
+    assert "older copy" in str(refused)
+    assert not later.grid.requests
 
 
 def test_a_new_run_asks_another_question(tmp_path):
