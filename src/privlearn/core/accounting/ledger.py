@@ -188,7 +188,7 @@ class Ledger(Described):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run that was begun last has ended in the file: it can't be charged more."""
+        """Whether the run that is gone on with has ended in the file: nothing more is charged."""
         return self.run is not None and not self._state().entry(self.run).open
 
     @property
