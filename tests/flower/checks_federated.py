@@ -103,6 +103,31 @@ def check_places_are_settled_once() -> None:
 
 
 @check
+def check_an_absent_client_moves_no_other() -> None:
+    _parts().test_a_client_that_is_not_there_moves_no_other_to_another_batch()
+
+
+@check
+def check_a_copied_checkpoint_has_other_noise_for_other_sums() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test = _parts().test_a_copy_of_a_checkpoint_has_no_noise_of_the_original_for_another_sum
+        test(Path(folder))
+
+
+@check
+def check_an_older_checkpoint_is_refused_once_the_run_has_ended() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test = _parts().test_an_older_copy_of_a_checkpoint_is_refused_once_the_run_has_ended
+        test(Path(folder))
+
+
+@check
+def check_an_impossible_sum_is_not_kept() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _parts().test_a_sum_that_clipped_updates_cannot_have_is_not_kept(Path(folder))
+
+
+@check
 def check_plans_for_clients_and_for_rows_are_kept_apart() -> None:
     parts = _parts()
     parts.test_a_plan_for_clients_is_refused_for_rows_in_one_place()

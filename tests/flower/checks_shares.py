@@ -76,6 +76,11 @@ def check_another_question_gets_other_noise() -> None:
 
 
 @check
+def check_rounds_of_one_name_have_other_noise() -> None:
+    _in_folders(_parts().test_a_name_that_a_server_gives_to_two_rounds_gets_other_noise_in_each)
+
+
+@check
 def check_a_site_keeps_its_limit() -> None:
     _in_folders(_parts().test_a_site_has_no_answer_once_its_limit_is_reached)
 
@@ -119,6 +124,11 @@ def check_a_sum_of_too_few_shares_is_refused() -> None:
 def check_a_killed_server_asks_the_same_question_again() -> None:
     parts = _parts()
     _in_folders(parts.test_a_server_that_was_killed_asks_the_same_and_nothing_is_charged_twice)
+
+
+@check
+def check_an_older_copy_of_kept_answers_is_refused() -> None:
+    _in_folders(_parts().test_an_older_copy_of_kept_answers_is_refused_once_they_are_there)
 
 
 @check

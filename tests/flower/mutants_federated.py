@@ -111,9 +111,37 @@ MUTANTS = [
     Mutant(
         "places follow from who is connected now",
         federated._Federation.load_state_dict,
-        'self._nodes = [int(node) for node in state["nodes"]]',
+        'self._nodes = {int(place): int(node) for place, node in state["nodes"]}',
         "pass",
         "check_places_are_settled_once",
+    ),
+    Mutant(
+        "a client that is absent moves the others up",
+        federated._Federation.settle_places,
+        "draws.choice(self.clients, len(self._connected), replace=False)",
+        "draws.permutation(len(self._connected))",
+        "check_an_absent_client_moves_no_other",
+    ),
+    Mutant(
+        "a copy of a checkpoint has the noise of the original",
+        federated._FederatedRun._renew_noise,
+        "if not streams.seeded:",
+        "if False:",
+        "check_a_copied_checkpoint_has_other_noise_for_other_sums",
+    ),
+    Mutant(
+        "an older checkpoint releases sums that nothing is charged for",
+        federated._FederatedRun._require_chargeable,
+        "if self.training.ledger.has_ended:",
+        "if False:",
+        "check_an_older_checkpoint_is_refused_once_the_run_has_ended",
+    ),
+    Mutant(
+        "a sum that no clipped updates have is kept",
+        federated._Federation.ask,
+        "if sum_squares(total.values) > len(total.nodes) ** 2 * on.squares:",
+        "if False:",
+        "check_an_impossible_sum_is_not_kept",
     ),
     Mutant(
         "a sum is not kept before its noise is drawn",

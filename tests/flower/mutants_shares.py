@@ -9,7 +9,7 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from privlearn.core.mechanisms import discrete_gaussian, noise_shares
-from privlearn.flower import share_questions, site_shares
+from privlearn.flower import secure_stages, share_questions, site_shares
 from privlearn.methods.pate import answers, site_noise
 from privlearn.methods.pate import plan as teachers_plan
 
@@ -132,6 +132,13 @@ MUTANTS = [
         "check_another_question_gets_other_noise",
     ),
     Mutant(
+        "a server tells rounds apart for the sites",
+        secure_stages.name_circle,
+        "derive_key(round_.seed, _CIRCLE, round_.name)",
+        "round_.name",
+        "check_rounds_of_one_name_have_other_noise",
+    ),
+    Mutant(
         "a site's limit is ignored",
         site_shares.SiteShares._release,
         'Ledger.open(self._path, what="a share of the noise of PATE")',
@@ -201,6 +208,13 @@ MUTANTS = [
         'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
         "ledger.begin(plan.event(), plan.adjacency, plan.unit)",
         "check_a_killed_server_asks_the_same_question_again",
+    ),
+    Mutant(
+        "an older copy of kept answers is gone on from",
+        answers.keep_received,
+        "if ledger.has_ended:",
+        "if False:",
+        "check_an_older_copy_of_kept_answers_is_refused",
     ),
     Mutant(
         "noisy sums are made by hand",

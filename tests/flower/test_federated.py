@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,13 +140,20 @@ def test_a_model_of_noise_alone_is_warned_of_and_no_other(recwarn):
     assert not [each for each in recwarn if each.category is TrainingWarning]
 
 
+def drawn_nodes(epochs=1):
+    """Who is drawn in these epochs of half of the clients each round, with seed 3."""
+    stream = pv.Streams.new(seed=3).sampling
+    places = stream.choice(CLIENTS, CLIENTS, replace=False).tolist()
+    epochs = [pv.Poisson(0.5).draw(CLIENTS, stream) for _ in range(epochs)]
+    return [
+        places.index(place) + 1 for epoch in epochs for sample in epoch for place in sample.indices
+    ]
+
+
 def test_those_who_are_asked_are_those_that_the_server_drew():
     grid = grid_of()
     run(grid, replace(DRAWN, epochs=3))
-    stream, expected = pv.Streams.new(seed=3).sampling, []
-    for _ in range(3):
-        for sample in pv.Poisson(0.5).draw(CLIENTS, stream):
-            expected += [place + 1 for place in sample.indices]
+    expected = drawn_nodes(epochs=3)
     assert [request.metadata.dst_node_id for request in grid.requests] == expected
     assert len(expected) < 6 * CLIENTS
 
@@ -560,9 +568,97 @@ def test_a_resumed_run_has_the_clients_places_that_it_began_with(tmp_path):
         checkpoint=path,
         server_optimizer=lambda parameters: _Counted(parameters, points),
     )
-    drawn = pv.Poisson(0.5).draw(CLIENTS, pv.Streams.new(seed=3).sampling)
-    expected = [place + 1 for sample in drawn for place in sample.indices if place > 0]
+    expected = [node for node in drawn_nodes() if node > 1]
     assert [request.metadata.dst_node_id for request in grid.requests] == expected
+
+
+def test_a_copy_of_a_checkpoint_has_no_noise_of_the_original_for_another_sum(tmp_path):
+    """Clients answer otherwise when they are asked again: the same noise on both would tell the
+    difference of the sums exactly.
+    """
+    clients = _train_otherwise_each_time()
+    killed, _ = _run_in_file(tmp_path / "run" / "file", _Points(3), clients, streams=None)
+    assert killed is None
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    sums = {}
+    for folder in ("run", "copy"):
+        options = {"streams": None, "ledger": pv.Ledger()}
+        result, drawn = _run_in_file(tmp_path / folder / "file", _Points(), clients, **options)
+        assert result is not None
+        for place, values in drawn:
+            assert sums.setdefault(place, values) == values
+    assert len(sums) == 4
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused_once_the_run_has_ended(tmp_path):
+    """Its rounds are paid for, and clients would give other sums for them."""
+    clients = _train_otherwise_each_time()
+    pv.Ledger.open(tmp_path / "ledger", create=True)
+    go_on = lambda folder, points: _run_in_file(  # noqa: E731
+        tmp_path / folder / "file",
+        points,
+        clients,
+        streams=None,
+        ledger=pv.Ledger.open(tmp_path / "ledger"),
+    )
+    assert go_on("run", _Points(3))[0] is None
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    result, drawn = go_on("run", _Points())
+    assert result.ledger.event == TWO_ROUNDS.event()
+    assert len(drawn) == 2
+    refused = must_raise(BadInput, lambda: go_on("copy", _Points()))
+    assert "clients would give another sum" in str(refused)  # and none is asked
+    again, drawn = go_on("run", _Points())  # the checkpoint with which it ended
+    assert torch.equal(weights(again.model), weights(result.model))
+    assert not drawn
+
+
+def test_a_sum_that_clipped_updates_cannot_have_is_not_kept(tmp_path):
+    """Under masks the server can't see who lies; the run goes on when nobody does."""
+
+    def after(request, reply):
+        if lies and request.metadata.message_type.endswith("masked"):
+            [masked] = reply.content["secure_sum"].to_numpy_ndarrays()
+            longer = masked + np.uint64(MOST // 2)
+            return [Message(RecordDict({"secure_sum": ArrayRecord([longer])}), reply_to=request)]
+        return [reply]
+
+    lies, ledger = True, pv.Ledger()
+    options = {
+        "summation": flower.SecureSum(),
+        "checkpoint": tmp_path / "run",
+        "streams": None,
+    }
+    app = flower.training_app(build_model, train, summation=flower.SecureSum())
+    grid = LocalGrid(app, NODES, after=after)
+    lost = must_raise(ProcessLost, lambda: run(grid, ledger=ledger, **options))
+    assert "longer than clipped updates" in str(lost)
+    assert zcdp.rho(ledger.event) == 0
+    lies = False
+    assert run(grid, ledger=pv.Ledger(), **options).ledger.event == EVERYONE.event()
+
+
+# -- who is where
+
+
+def test_a_client_that_is_not_there_moves_no_other_to_another_batch():
+    """The places of the others are as likely as if it were there: any, for each of them. Were they
+    filled up, the last batches would be empty, and each batch would have other clients.
+    """
+    rounds = {node: set() for node in (1, 2, 3)}
+    plan = replace(EVERYONE, sampling=pv.sampling.FixedOrder(1), adjacency="zero_out")
+    for seed in range(30):
+        grid = grid_of()
+        grid.get_node_ids = lambda: [1, 2, 3]
+        sizes = []
+        with watched() as sums:
+            result = run(grid, plan, streams=pv.Streams.new(seed=seed), timeout=1e-3)
+        sizes = result.private_diagnostics["answered"]
+        assert len(sizes) == len(sums) == CLIENTS
+        taken = [number for number, size in enumerate(sizes) if size]
+        for request, number in zip(grid.requests, taken, strict=True):
+            rounds[request.metadata.dst_node_id].add(number)
+    assert all(seen == set(range(CLIENTS)) for seen in rounds.values())
 
 
 # -- what is refused

@@ -268,6 +268,9 @@ def test_sums_that_may_not_fit_and_too_few_nodes_are_refused_before_anything_is_
     most = (2**63 - 1) // len(NODES)
     error = must_raise(BadInput, lambda: _add_up(summation, grid, bound=most + 1))
     assert "below 2^63" in str(error)
+    plain = _grid(InTheClear())
+    must_raise(BadInput, lambda: _add_up(InTheClear(), plain, bound=most + 1))
+    assert not plain.requests
     must_raise(BadInput, lambda: _add_up(summation, _grid(summation, nodes=1)))
     must_raise(BadInput, lambda: _add_up(SecureSum(threshold=6), grid))
     must_raise(BadInput, lambda: _add_up(SecureSum(threshold=2), grid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from unittest import mock
 
@@ -22,7 +23,7 @@ from privlearn.core.accounting.budget import Budget
 from privlearn.core.mechanisms import discrete_gaussian
 from privlearn.core.mechanisms.noise_shares import NoisySum, release_share
 from privlearn.errors import BadInput, BudgetExceeded, UnsoundExtension
-from privlearn.flower import SiteShares
+from privlearn.flower import SiteShares, secure_sum
 from privlearn.flower.secure_sum import SecureSum
 from privlearn.flower.share_questions import pack_share_question, unpack_share_question
 from privlearn.flower.summation import Circle
@@ -360,6 +361,23 @@ def test_shares_are_added_up_under_masks(tmp_path):
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([2] * SITES)
 
 
+def test_a_name_that_a_server_gives_to_two_rounds_gets_other_noise_in_each(tmp_path):
+    """With the same noise in both, two sums over different sites would tell what one of them said
+    but for one share of noise.
+    """
+    federation = Federation(tmp_path, summation=SecureSum(threshold=SITES - ABSENT))
+    names = iter([b"a" * 16, b"b" * 16, b"a" * 16])
+    with mock.patch.object(secure_sum, "secrets", mock.Mock(token_bytes=lambda _: next(names))):
+        first, _, again = (
+            federation.teachers.ask_for_noisy_sum(
+                PLAN, empty(PLAN, None), torch.from_numpy(INPUTS), "the same question"
+            )
+            for _ in range(3)
+        )
+    assert np.mean(first.values == again.values) < 0.1
+    assert [federation.spent(site) for site in range(SITES)] == pytest.approx([3] * SITES)
+
+
 def test_a_site_has_no_answer_once_its_limit_is_reached(tmp_path):
     site = _site(tmp_path, runs=2.5)
     first = site.answer(_question("0"), _no_votes, Circle())
@@ -547,6 +565,28 @@ def test_a_server_that_was_killed_asks_the_same_and_nothing_is_charged_twice(tmp
     assert np.array_equal(answers.scores.numpy().reshape(-1), sums[0] * GRID.step)
     assert pv.Ledger.open(path).event == PLAN.event()
     assert [federation.spent(site) for site in range(SITES)] == pytest.approx([1] * SITES)
+
+
+def test_an_older_copy_of_kept_answers_is_refused_once_they_are_there(tmp_path):
+    """Another site may be absent then: what it said would differ from the two sums' difference by
+    its own share of noise alone.
+    """
+    path, kept, copy = (tmp_path / name for name in ("server.ledger", "answers", "copy"))
+    pv.Ledger.open(path, Budget(rho=3 * RHO))
+    federation, ask = Federation(tmp_path), flower.FlowerTeachers.ask_for_noisy_sum
+
+    def ask_and_copy(*asked, **more):
+        shutil.copy(kept, copy)
+        return ask(*asked, **more)
+
+    with mock.patch.object(flower.FlowerTeachers, "ask_for_noisy_sum", ask_and_copy):
+        _ask(federation.teachers, ledger=pv.Ledger.open(path), keep=kept)
+    later = Federation(tmp_path, before=lambda request: request.metadata.dst_node_id > 1)
+    refused = must_raise(
+        BadInput, lambda: _ask(later.teachers, ledger=pv.Ledger.open(path), keep=copy)
+    )
+    assert "older copy" in str(refused)
+    assert not later.grid.requests
 
 
 def test_a_new_run_asks_another_question(tmp_path):

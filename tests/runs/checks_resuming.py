@@ -242,6 +242,26 @@ def check_no_noise_goes_to_two_sums() -> None:
 
 
 @check
+def check_an_older_copy_is_not_gone_on_from_once_the_run_has_ended() -> None:
+    """With another loss the same noise would go to other sums, and nothing is charged any more. Of
+    the run itself the steps since its last checkpoint are noted, and taken again.
+    """
+    run = RUNS[0]
+    with folder() as here:
+        (here / "first").mkdir()
+        begun = lambda: Ledger.open(here / "ledger", create=True)  # noqa: E731
+        go_on = lambda name, **more: run.go(here / name / "run", ledger=begun(), **more)  # noqa: E731
+        must_raise(Stopped, lambda: go_on("first", stop=3))
+        shutil.copytree(here / "first", here / "copy")
+        content = (here / "first" / "run").read_bytes()
+        whole = go_on("first")
+        refused = must_raise(BadInput, lambda: go_on("copy"))
+        assert "older copy" in str(refused)
+        (here / "first" / "run").write_bytes(content)  # beside the notes of all steps
+        assert torch.equal(weights(go_on("first")), weights(whole))
+
+
+@check
 def check_a_checkpoint_stands_before_anything_is_drawn() -> None:
     """And after releases that come before training: a PCA is not made twice."""
     run = RUNS[3]

@@ -35,6 +35,13 @@ MUTANTS = [
         "check_no_noise_goes_to_two_sums",
     ),
     Mutant(
+        "an older copy of a run that has ended is gone on from",
+        session.TrainingSession._begin,
+        "recall(ended=self.ledger.has_ended)",
+        "recall()",
+        "check_an_older_copy_is_not_gone_on_from_once_the_run_has_ended",
+    ),
+    Mutant(
         "a step is taken twice",
         session.TrainingSession._restore,
         '(saved.plain["epoch"], saved.plain["step"])',

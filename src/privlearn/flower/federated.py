@@ -9,10 +9,12 @@ and noise may be correlated over rounds (Kairouz et al. 2021), as in every run o
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, final
 
+import numpy as np
 import torch
 from flwr.serverapp import Grid
 from torch import Tensor, nn
@@ -31,7 +33,7 @@ from privlearn.errors import BadInput, ProcessLost, TrainingWarning, warn
 from privlearn.flower.requests import await_nodes
 from privlearn.flower.summation import InTheClear, Summation, Total
 from privlearn.flower.sums import bound_sum
-from privlearn.flower.updates import UPDATE, UpdateGrid, pack_model
+from privlearn.flower.updates import UPDATE, UpdateGrid, pack_model, sum_squares
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.given import OptimizerFactory, gradient_clip, optimizer_from, require_finite
 from privlearn.runs.optimizers import Descent, remember_released
@@ -70,11 +72,12 @@ def train_federated(
     Guarantee: the model is `plan.guarantee(delta)`-DP for the plan's adjacency, for a person with
     all their rows, if each person's rows are with one client and each node is another client. The
     ledger is charged exactly `plan.event()`, each round before its noise is drawn. A client moves
-    the sum of a round by the clipping norm at most, whatever it sends; how many rows it says it has
-    is never asked for. Who was drawn, and who answered, is private: a client that is absent, fails
-    or sends what is of no use counts as an update of zero, and sums are divided by the expected
-    number of clients in a round, which is public. `Result.private_diagnostics` has how many were
-    asked and how many answered.
+    the sum of a round by the clipping norm at most, whatever it sends; in a secure sum, where the
+    server can't read what one sends, if it runs the app. How many rows it has is never asked for.
+    Clients have places at random, so that one that is not there moves no other. Who was drawn, and
+    who answered, is private: a client that is absent, fails or sends what is of no use counts as an
+    update of zero, and sums are divided by the expected number of clients in a round, which is
+    public. `Result.private_diagnostics` has how many were asked and how many answered.
 
     Args:
         grid: what Flower gives to the server app.
@@ -90,14 +93,17 @@ def train_federated(
         options: `ledger`, `streams` and `checkpoint`, as of `pv.Run`. A run that is resumed from
             its checkpoint, by the same call, charges nothing twice, and adds to each sum the noise
             that it had: sums are kept until the next one. Clients that were asked and had not
-            answered are asked again. Nodes have to keep their numbers.
+            answered are asked again. The noise of a new sum has a new key, so that a copy of the
+            checkpoint never has it, too; not so with seeded streams. Nodes have to keep their
+            numbers. An older copy is refused once the run has ended on a ledger in a file.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any client is asked.
         BadInput: a plan of examples, a model with running statistics, no node or more than the
             declared clients, or a secure sum of clients that are sampled; before any client is
             asked. Or weights that are no longer finite.
-        ProcessLost: no client is connected any more, or a secure sum failed.
+        ProcessLost: no client is connected any more, or a secure sum failed, or is longer than
+            clipped updates can make it.
     """
     require_one_process("federated training")
     require_fit("grid", grid, Grid)
@@ -180,16 +186,19 @@ def _session(plan: Plan, options: RunOptions) -> TrainingSession:
 class _Federation:
     """The clients: which node stands for which of the declared number, from the beginning on.
 
-    Places are settled once: which node has which follows from no one's wish.
+    Places are settled once, at random among all that are declared: which node has which follows
+    from no one's wish. Whether a node is there moves no other to another place, and so to another
+    batch: without it the other places are distributed as with it.
     """
 
     def __init__(self, grid: Grid, summation: Summation, timeout: float, clients: int) -> None:
         self.grid, self.summation = grid, summation
         self.timeout, self.clients = timeout, clients
-        self._nodes: list[int] = []
+        self._connected: list[int] = []
+        self._nodes: dict[int, int] = {}  # by place
 
     def connect(self) -> None:
-        """Wait for the clients, and give each a place.
+        """Wait for the clients.
 
         Raises:
             BadInput: there are more than were declared.
@@ -200,27 +209,40 @@ class _Federation:
                 f"{connected} nodes are connected, and the plan declares {self.clients} clients: "
                 f"nothing was asked or charged. Expected examples={connected} or more"
             )
-        self._nodes = await_nodes(self.grid, self.clients, self.timeout)
-        if not self._nodes:
+        self._connected = await_nodes(self.grid, self.clients, self.timeout)
+        if not self._connected:
             raise BadInput(
                 f"no client was connected within {self.timeout:g} seconds: expected some. Nothing "
                 "was charged. Start the clients, or give a longer timeout="
             )
 
+    def settle_places(self, draws: np.random.Generator) -> None:
+        """Give each node that is connected a place of its own.
+
+        Args:
+            draws: secret, as what draws batches.
+        """
+        places = draws.choice(self.clients, len(self._connected), replace=False)
+        self._nodes = dict(zip(places.tolist(), self._connected, strict=True))
+
     def ask(
         self, places: Sequence[int], network: nn.Module, names: list[str], on: UpdateGrid
     ) -> Total:
-        """The sum of the updates of the clients at these places, of those that answer."""
+        """The sum of the updates of the clients at these places, of those that answer.
+
+        Raises:
+            ProcessLost: none is connected, or so many clipped updates can't have the sum.
+        """
         connected = set(self.grid.get_node_ids())
-        if not connected & set(self._nodes):
+        if not connected & set(self._nodes.values()):
             raise ProcessLost(
                 "none of the clients that this run began with is connected: expected nodes with "
                 "the same numbers. In the simulation engine a new start gives them other numbers, "
                 "and a run can't go on there. Connect them again, and resume from the checkpoint"
             )
-        drawn = [self._nodes[place] for place in places if place < len(self._nodes)]
+        drawn = [self._nodes[place] for place in places if place in self._nodes]
         nodes = [node for node in drawn if node in connected]
-        return self.summation.requiring(on.fits).add_up(
+        total = self.summation.requiring(on.fits).add_up(
             self.grid,
             nodes,
             UPDATE,
@@ -229,14 +251,22 @@ class _Federation:
             bound=on.most,
             timeout=self.timeout,
         )
+        # before it is kept, or a run that is resumed would meet it again and again
+        if sum_squares(total.values) > len(total.nodes) ** 2 * on.squares:
+            raise ProcessLost(
+                "the sum of a round is longer than clipped updates can make it: expected clients "
+                "that all run training_app, which the server can't see under masks. Nothing was "
+                "released of it. Go on from the checkpoint to ask again"
+            )
+        return total
 
     def state_dict(self) -> dict[str, Any]:
         """The places."""
-        return {"nodes": [str(node) for node in self._nodes]}
+        return {"nodes": [[place, str(node)] for place, node in self._nodes.items()]}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go on with the places of a state."""
-        self._nodes = [int(node) for node in state["nodes"]]
+        self._nodes = {int(place): int(node) for place, node in state["nodes"]}
 
 
 @final
@@ -336,6 +366,8 @@ class _FederatedRun:
         """All rounds, and the result."""
         session = self.training
         self.federation.connect()
+        if session.saved is None:
+            self.federation.settle_places(session.streams.sampling)
         with session.charging():
             session.account = self.noise.begin(session.agreed)
             for epoch, noise_multiplier in session.epochs(self.noise):
@@ -387,7 +419,9 @@ class _FederatedRun:
         on = self._grid()
         summed = self.kept.get(session.steps_done)
         if summed is None:
+            self._require_chargeable()
             summed = self._ask(sample, on)
+            self._renew_noise()
             self.kept.put(session.steps_done, *summed)
             session.keep(step, now=True)
         bound = self.clip.norm(on.clip_norm, 1)
@@ -405,6 +439,29 @@ class _FederatedRun:
         self.kept.forget()
         session.record(sample, (noisy,))
         _log.info("round %d of %d was released", session.steps_done, plan.epochs * self.steps)
+
+    def _require_chargeable(self) -> None:
+        """Refuse to ask for a new sum in a run that has ended: what was charged is for those that
+        were released then.
+
+        Raises:
+            BadInput: it has, and its checkpoint is an older one.
+        """
+        if self.training.ledger.has_ended:
+            raise BadInput(
+                "the run has ended on its ledger, and this checkpoint is an older one: clients "
+                "would give another sum, whose release nothing was charged for. Expected the "
+                "checkpoint with which it ended; or begin anew, without it"
+            )
+
+    def _renew_noise(self) -> None:
+        """Draw a new key for the noise of a sum that no one can compute again. A run that goes on
+        from a copy of the checkpoint asks clients for another sum, which must not have this noise.
+        """
+        streams = self.training.streams
+        if not streams.seeded:
+            key, _, *others = streams.positions()
+            streams.move_to((secrets.token_bytes(len(key)), 0, *others))
 
     def _grid(self) -> UpdateGrid:
         share = self.clip.share if isinstance(self.clip, Quantile) else 0.0

@@ -52,6 +52,7 @@ SEALED_BYTES = 2 * SHARE_BYTES + SEALING_BYTES
 #: In place of a share that never came. No share has this first byte.
 NO_SHARE = bytes([255]) * SHARE_BYTES
 _PAIR_MASK, _SEED_MASK, _SEED_DIGEST, _SHARES = b"pair", b"mask", b"digest", b"shares"
+_CIRCLE = b"circle"
 
 Bytes = NDArray[np.uint8]
 Nodes = NDArray[np.uint64]
@@ -129,6 +130,13 @@ def name_round(content: RecordDict) -> bytes:
     if name.dtype != np.uint8 or name.shape != (NAME_BYTES,):
         raise Refused("a request names no round")
     return name.tobytes()
+
+
+def name_circle(round_: Round) -> bytes:
+    """What tells the adding up of a round from all others, at a node: it follows from the node's
+    seed, too, which is new in each round, since a server may give one name to two rounds.
+    """
+    return derive_key(round_.seed, _CIRCLE, round_.name)
 
 
 def send_keys(content: RecordDict, node: int, terms: Terms) -> tuple[RecordDict, Round]:

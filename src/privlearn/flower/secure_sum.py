@@ -39,7 +39,7 @@ from privlearn.flower.secure_stages import (
     unpack,
 )
 from privlearn.flower.secure_terms import Terms, are_connected, leave_out_lonely
-from privlearn.flower.summation import Circle, Compute, Summation, Total
+from privlearn.flower.summation import Circle, Compute, Summation, Total, require_room
 
 _log = logging.getLogger(__name__)
 
@@ -114,11 +114,7 @@ class SecureSum(Summation):
             ProcessLost: fewer nodes than the threshold stayed until the end. Nothing was added up.
         """
         least = self._terms.least(len(nodes))
-        if not 0 <= bound * len(nodes) < 2**63:
-            raise BadInput(
-                f"bound is {bound}, for {len(nodes)} sites: expected their product to be below "
-                "2^63, so that a sum modulo 2^64 is the sum. Quantise more coarsely"
-            )
+        require_room(bound, len(nodes))
         if RECORD in content:
             raise BadInput(f"content has a record {RECORD!r}: expected another name for it")
         conversation = _Conversation(grid, question, timeout, progress)
@@ -172,7 +168,7 @@ class _Site:
         elif stage == SHARES:
             reply, after = stages.send_shares(request, node, self._terms, round_)
         elif stage == MASKED:
-            circle = Circle(round_.name, self._terms.least(round_.nodes), node)
+            circle = Circle(stages.name_circle(round_), self._terms.least(round_.nodes), node)
             asked = RecordDict({name: request[name] for name in request if name != RECORD})
             reply, after = stages.send_masked(
                 request, node, self._terms, round_, lambda: self._compute(asked, context, circle)

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from privlearn.errors import BadInput
 from privlearn.flower.messages import pack_answers, unpack_answers
 from privlearn.flower.requests import Progress, collect_replies
 
@@ -107,6 +108,9 @@ class Summation(ABC):
             bound: the largest absolute value of an integer that a node may send.
             timeout: seconds to wait for each round of replies.
             progress: called as replies arrive.
+
+        Raises:
+            BadInput: the sum may not fit into 64 bits; nothing was asked.
         """
 
     def least(self, nodes: int) -> int:
@@ -167,6 +171,7 @@ class InTheClear(Summation):
         progress: Progress | None = None,
     ) -> Total:
         """The sum of what arrives, is within the bound and fits."""
+        require_room(bound, len(nodes))
         kind = f"query.{question}"
         requests = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
         replies = collect_replies(grid, requests, timeout, progress)
@@ -178,6 +183,23 @@ class InTheClear(Summation):
                 values += integers
                 added.append(node)
         return Total(values, tuple(added))
+
+
+def require_room(bound: int, nodes: int) -> None:
+    """Refuse sums that may not fit into 64 bits: one node could turn their sign.
+
+    Args:
+        bound: the largest absolute value of an integer of one node.
+        nodes: how many there are.
+
+    Raises:
+        BadInput: they may not fit.
+    """
+    if not 0 <= bound * nodes < 2**63:
+        raise BadInput(
+            f"bound is {bound}, for {nodes} sites: expected their product to be below 2^63, so "
+            "that a sum modulo 2^64 is the sum. Quantise more coarsely"
+        )
 
 
 def try_to_compute(

@@ -50,19 +50,25 @@ class Repeats:
         self._file, self._world = file, world
         # before: by place the settings, and what was drawn for
         self._noted: dict[str, tuple[str, str]] = {}
-        self._settings = _digest("")
+        self._settings, self._ended = _digest(""), False
 
     def forget(self) -> None:
         """A run begins, with keys that no other has."""
         if self._file:
             self._file.forget_notes()
 
-    def recall(self) -> None:
+    def recall(self, *, ended: bool = False) -> None:
         """A run goes on, or one that the same keys may have been used for: what was noted counts.
+
+        Args:
+            ended: whether the run has ended on its ledger, so that all its noise was noted. An
+                older copy of checkpoint and notes is not gone on from then: its steps would be
+                released again, for other sums perhaps, and nothing would be charged for them.
 
         Raises:
             BadInput: the notes are damaged.
         """
+        self._ended = ended
         lines = [line.split() for line in self._file.notes()] if self._file else []
         try:
             self._noted = {place: (settings, drawn) for place, settings, drawn in lines}
@@ -88,7 +94,7 @@ class Repeats:
 
         Raises:
             BadInput: the same noise was drawn before, for something else, or with other settings of
-                the optimizer.
+                the optimizer; or the run has ended, and this noise is not among its notes.
         """
         words = fingerprint(values, places)
         low, high = (words if places is None else self._world.total(words)).tolist()
@@ -105,6 +111,12 @@ class Repeats:
         now = self._settings, digest.hexdigest()
         then = self._noted.get(place)
         if then is None:  # not kept here: a stream hands out no place twice
+            if self._ended:
+                raise BadInput(
+                    f"the run in {self._file.path} has ended on its ledger, and what its noise was "
+                    "drawn for is not noted beside it: an older copy, of whose steps nothing would "
+                    "be charged. Expected the files with which it ended; or begin anew"
+                )
             self._file.note(" ".join((place, *now)))
         elif then[0] != now[0]:
             raise BadInput(

@@ -75,8 +75,8 @@ class Notes(Protocol):
     def forget(self) -> None:
         """A run begins, with keys that no other has."""
 
-    def recall(self) -> None:
-        """A run goes on: what was noted counts."""
+    def recall(self, *, ended: bool = False) -> None:
+        """A run goes on: what was noted counts, and is all that there is where it has ended."""
 
     def take(self, settings: str) -> None:
         """The next step is taken with these settings of the optimizer."""
@@ -396,12 +396,12 @@ class TrainingSession(Session):
                 raise
         else:
             require_same_run(self.saved, self.facts)
-            self.repeats.recall()
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(
                 lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit),
                 "the run's resuming",
             )
+            self.repeats.recall(ended=self.ledger.has_ended)
             self._restore(self.saved)
             self._watch()
 
@@ -841,7 +841,7 @@ class _NoNotes:
     def forget(self) -> None:
         """There are none."""
 
-    def recall(self) -> None:
+    def recall(self, *, ended: bool = False) -> None:
         """There are none."""
 
     def take(self, settings: str) -> None:

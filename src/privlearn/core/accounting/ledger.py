@@ -187,6 +187,11 @@ class Ledger(Described):
         return self._run.entry.id if self.path and self._run.entry else None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the run that is gone on with has ended in the file: nothing more is charged."""
+        return self.run is not None and not self._state().entry(self.run).open
+
+    @property
     def budget(self) -> Budget | None:
         """The limit on the total; None for a ledger that only records."""
         return self._state().budget
@@ -377,10 +382,7 @@ class Ledger(Described):
         """
         if not self.path or run is None:
             if self.path or run is not None:
-                raise BadInput(
-                    "the run was charged to another ledger: give the one that it began with, as "
-                    "ledger"
-                )
+                raise BadInput("it was charged to another ledger: expected the one it began with")
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()
@@ -485,9 +487,7 @@ class Ledger(Described):
         return opened, (store.address,)
 
     def _summary(self) -> Summary:
-        """What is in it now; of one in a file, what everybody charged there. Prices are computed by
-        `guarantee`.
-        """
+        """What is in it now; of one in a file, what everybody charged. `guarantee` has prices."""
         where = f" in {self.path}" if self.path else ""
         try:
             state = self._state()

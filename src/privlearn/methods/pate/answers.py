@@ -517,7 +517,8 @@ def keep_received(
         streams: of the run; nothing is drawn from them.
 
     Raises:
-        BadInput, BudgetExceeded: as `keep_answers`; and as `receive`.
+        BadInput, BudgetExceeded: as `keep_answers`; and as `receive`. Or an older copy of the file
+            of a run that has ended.
     """
     with file.alone():
         saved = file.read()
@@ -534,6 +535,13 @@ def keep_received(
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _unpack_answers(saved, plan, pool, ledger)
+            # other sites may answer now, and the two sums differ by few shares of noise
+            if ledger.has_ended:
+                raise BadInput(
+                    f"the run in {file.path} has ended on its ledger, and this file is an older "
+                    "copy: sites would be asked for another sum, whose release nothing was "
+                    "charged for. Expected the file with its answers; or begin anew, without it"
+                )
             question = saved.plain["question"]
         answers = of_pool(plan, pool, ledger, receive(question), streams)
         file.write(_pack_answers(answers, facts, ledger.run))
