@@ -150,8 +150,22 @@ def require_fit(name: str, value: object, kind: Any) -> None:
         from privlearn._kinds_in_words import in_words  # only for an error
 
         say = getattr(kind, "_say_instead", None)  # of a class that knows what to do
+        where, part, kind = _first_misfit(name, value, kind)
         expected = (say and say(name, value)) or in_words(kind)
-        raise BadInput(f"{name} is {quoted(value)}: expected {expected}", name=name)
+        raise BadInput(f"{where} is {quoted(part)}: expected {expected}", name=name)
+
+
+def _first_misfit(name: str, value: Any, kind: Any) -> tuple[str, Any, Any]:
+    """Which part of a value does not fit, and what it should be: of a sequence its first such part,
+    else the value itself.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    of_one_kind = origin in (Iterable, Sequence) or parts[1:] == (...,)
+    if isinstance(value, list | tuple) and of_one_kind:
+        for place, part in enumerate(value):
+            if not fits(part, parts[0]):
+                return _first_misfit(f"{name}[{place}]", part, parts[0])
+    return name, value, kind
 
 
 def require_public(name: str, value: object) -> None:

@@ -19,7 +19,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from privlearn._checks import count, positive, require_fit
+from privlearn._checks import count, positive, require_fit, with_plain_numbers
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.clips import Clip, Quantile
 from privlearn.core.devices import PROCESSOR
@@ -55,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     checkpoint: Checkpoint | str | Path | None
 
 
+@with_plain_numbers
 def train_federated(
     grid: Grid,
     model: nn.Module,

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from privlearn._checks import with_plain_numbers
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.flower import secure_stages as stages
 from privlearn.flower.requests import Progress, collect_replies
@@ -48,6 +49,7 @@ Groups = dict[int, set[int]]
 _LEAVES = "this site leaves a secure sum, and the server gets an empty reply: %s"
 
 
+@with_plain_numbers
 @final
 class SecureSum(Summation):
     """Nodes send their integers under masks that cancel out in the sum over all who stay.

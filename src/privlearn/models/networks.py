@@ -344,6 +344,7 @@ def require_monai() -> None:
         )
 
 
+@with_plain_numbers
 def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module:
     """The encoder of the autoencoder: 3 x 3 x 3 convolutions with ReLU and max-pooling, then a
     fully connected layer.
@@ -370,6 +371,7 @@ def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module
         )
 
 
+@with_plain_numbers
 def volume_decoder(
     shape: Sequence[int], size: int, width: int = 4, middle: Tensor | None = None
 ) -> nn.Module:

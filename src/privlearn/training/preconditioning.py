@@ -35,9 +35,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import between, checked, count, one_of
+from privlearn.core.memory import is_of_memory
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset, require_others
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.runs.result import Result
 
 #: What inputs can be drawn as.
@@ -245,6 +246,7 @@ def precondition(
     """
     between("power", power, 0.0, 1.0)
     between("damping", damping, 1e-6, 1e6)
+    seed = count("seed", seed, least=0)
     if isinstance(inputs, Dataset):
         rows, words = (
             _declared_rows(inputs, private, shape),
@@ -466,7 +468,7 @@ def _run(model: nn.Module, moments: dict[str, _Moments], rows: Tensor, seed: int
     try:
         for block in rows.split(_ROWS_AT_ONCE):  # type: ignore[no-untyped-call]
             with torch.random.fork_rng(devices=()), torch.enable_grad():
-                scores = model(block)
+                scores = _score(model, block)
                 if scores.dim() != 2 or len(scores) != len(block):
                     raise BadInput(
                         f"the model turns {len(block)} inputs into shape {tuple(scores.shape)}: "
@@ -480,6 +482,23 @@ def _run(model: nn.Module, moments: dict[str, _Moments], rows: Tensor, seed: int
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _score(model: nn.Module, rows: Tensor) -> Tensor:
+    """What the model makes of rows.
+
+    Raises:
+        BadInput: it can't run on them.
+    """
+    try:
+        return cast(Tensor, model(rows))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if is_of_memory(error):
+            raise
+        raise BadInput(
+            f"the model cannot run on inputs of shape {tuple(rows.shape[1:])}: "
+            f"{first_line(error)}. Expected shape= to be that of one input"
+        ) from error
 
 
 def _replace(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
