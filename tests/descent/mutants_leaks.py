@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "sums without noise are left behind",
-        optimizers.Descent.step,
+        optimizers.Descent._clear,
         "parameter.grad = None",
         "pass",
         "check_no_sum_without_noise_is_left_behind",

@@ -90,6 +90,7 @@ class Descent:
         self.first = self._rates.first
         self._versions: list[int] | None = None
         self._stepping = False
+        self._sums: Sequence[Tensor] = ()  # of the step under way
         self._values: list[Any] = []  # of the settings, when a step began
         self.trace = SettingsTrace(optimizer, lambda: (session.steps_done, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
@@ -132,8 +133,10 @@ class Descent:
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
-        """A block in which `sums` are the gradients. However it ends, no sum without noise stays in
-        them.
+        """A block in which `sums` get their noise and become the gradients (`hand_over`).
+
+        Before that, and when it ends, parameters have no gradient: no code of the caller's, such as
+        an optimizer's own methods, reads a sum without noise there.
         """
         if self._versions is None:
             remember(self._parameters, self._session.ledger)
@@ -142,9 +145,8 @@ class Descent:
         self._session.compare(self._parameters)
         self._values = _values(self._optimizer)
         self._session.repeats.take(_settings(self._optimizer))
-        for parameter, total in zip(self._parameters, sums, strict=True):
-            parameter.grad = total
-        self._stepping = True
+        self._clear()
+        self._sums, self._stepping = sums, True
         try:
             self._tell("before_gradients")
             with self.trace.in_a_step():
@@ -155,16 +157,23 @@ class Descent:
             end_run(error, self._session)
             raise
         finally:
-            self._stepping = False
+            self._sums, self._stepping = (), False
+            self._clear()
             self._tell("after_gradients")
-            for parameter in self._parameters:
-                parameter.grad = None
             self.seen()
             if self.trace.denied_in_a_step:
                 self._session.claim_nothing(self.trace.denied_in_a_step)
 
-    def expect_noise(self, deviation: float) -> None:
-        """Say the standard deviation of the noise in each number of the step's gradients."""
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def hand_over(self, deviation: float) -> None:
+        """The step's sums were released, with noise of this standard deviation in each number of
+        the gradient: they become the gradients.
+        """
+        for parameter, total in zip(self._parameters, self._sums, strict=True):
+            parameter.grad = total
         self._tell("expect_noise", deviation)
 
     def _tell(self, what: str, *values: Any) -> None:
