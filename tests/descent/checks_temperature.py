@@ -149,6 +149,35 @@ def check_an_interrupted_run_ends_with_the_same_temperature() -> None:
 
 
 @check
+def check_a_loop_that_saves_after_its_last_step_ends_with_the_same_temperature() -> None:
+    """Interrupted after the noise of the release was drawn, and continued behind the last step."""
+
+    def go(file: Path) -> pv.Result:
+        model = network()
+        run = pv.Run(
+            plan(),
+            model,
+            cross_entropy,
+            small_data(12),
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+            streams=pv.Streams.new(3),
+            checkpoint=file,
+        )
+        for batch in run.batches():
+            run.step(batch)
+            run.save_checkpoint()
+        return run.result()
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = go(Path(folder, "whole"))
+        with mock.patch.object(Temperature, "best", side_effect=KeyboardInterrupt):
+            must_raise(KeyboardInterrupt, lambda: go(Path(folder, "run")))
+        again = go(Path(folder, "run"))
+    assert again.facts["fitted_temperature"] == whole.facts["fitted_temperature"]
+    assert tally(again.ledger.event) == tally(whole.ledger.event)
+
+
+@check
 def check_certificates_say_whether_there_was_a_temperature() -> None:
     result = train(plan())
     with tempfile.TemporaryDirectory() as folder:

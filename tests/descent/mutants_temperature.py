@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privlearn.core import plan
 from privlearn.core.clipping import evaluation
+from privlearn.runs import optimizers
 from privlearn.training import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
@@ -72,6 +73,13 @@ MUTANTS = [
         'state["value"]',
         "None",
         AGAIN,
+    ),
+    Mutant(
+        "the release after training is taken with the settings of the last step",
+        optimizers.Descent.step,
+        'self._session.repeats.take("")',
+        "pass",
+        "check_a_loop_that_saves_after_its_last_step_ends_with_the_same_temperature",
     ),
     Mutant(
         "a temperature may be left out",

@@ -159,6 +159,7 @@ class Descent:
         finally:
             self._sums, self._stepping = (), False
             self._clear()
+            self._session.repeats.take("")  # a release after a step has no settings
             self._tell("after_gradients")
             self.seen()
             if self.trace.denied_in_a_step:
