@@ -17,6 +17,13 @@ MUTANTS = [
     Mutant(
         "gains are not clipped", evaluation.Gains._answered, "norms.clamp(min=NORM)", "NORM", MOVES
     ),
+    Mutant(
+        "rows begin anywhere in memory",
+        evaluation.RightAnswers._score,
+        "_align(copies) if self._apart else copies",
+        "copies",
+        "check_a_row_less_leaves_the_last_digits_of_the_others",
+    ),
     Mutant("all rows of a person count", evaluation.Gains.sum, ".mean(1)", ".sum(1)", MOVES),
     Mutant(
         "the gains have half their sensitivity",
