@@ -24,6 +24,7 @@ from privlearn.core.rows import TensorRows
 from privlearn.core.temperature import GRID, NORM, Temperature
 from privlearn.errors import BadInput
 from privlearn.training import after_training, fitted_temperature
+from tests.support.cancelling_rows import cancelling_rows
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 
@@ -85,34 +86,11 @@ def check_one_example_moves_the_gains_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_a_row_less_leaves_the_last_digits_of_the_others() -> None:
-    """Of rows of 1e6 whose scores cancel each other, so that last digits decide, each in the place
-    where it gains most by moving one place up.
-    """
+    """Of rows whose scores cancel each other, so that last digits decide about their gains."""
     torch.manual_seed(0)
-    model, size, places = nn.Linear(13, 2), 1e6, 4
-    apart = (model.weight[1] - model.weight[0]).detach().double()
-    chosen = torch.randn(400, 13).double() * size
-    even = chosen @ apart + (model.bias[1] - model.bias[0]).detach()
-    chosen = (chosen - even[:, None] / apart.square().sum() * apart).float()
-
-    def gains(rows: Tensor) -> Tensor:
-        """Computed together, without a thought of where they begin in memory."""
-        outputs = model(rows).detach().double() / torch.from_numpy(GRID)[:, None, None]
-        return outputs.log_softmax(2)[:, :, 0].clamp(min=-6).sum(0)
-
-    at = torch.stack(
-        [
-            gains(torch.cat([torch.zeros(place, 13), chosen.repeat_interleave(places, 0)]))[
-                place::places
-            ]
-            for place in range(places)
-        ],
-        1,
-    )
-    best = [(at[:, place - 1] - at[:, place]).argsort(descending=True) for place in range(places)]
-    order = [int(best[row % places][row // places % 50]) for row in range(1200)]
-    rows, labels = chosen[order], torch.zeros(1200, dtype=torch.long)
-    with_row, without = (
+    model = nn.Linear(13, 2)
+    rows, labels = cancelling_rows(model, 1e6, 1200), torch.zeros(1200, dtype=torch.long)
+    whole, less = (
         Gains(model).sum(
             one_sample(examples=1200 - first),
             TensorRows((rows[first:].clone(), labels[first:])),
@@ -120,8 +98,8 @@ def check_a_row_less_leaves_the_last_digits_of_the_others() -> None:
         )
         for first in (0, 1)
     )
-    moved = float((with_row.values[0] - without.values[0]).norm())
-    assert moved <= with_row.sensitivity, moved
+    moved = float((whole.values[0] - less.values[0]).norm())
+    assert moved <= whole.sensitivity, moved
 
 
 @check

@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "rows begin anywhere in memory",
         evaluation.RightAnswers._score,
-        "_align(copies) if self._apart else copies",
+        "_aligned(copies) if self._apart else copies",
         "copies",
         "check_a_row_less_leaves_the_last_digits_of_the_others",
     ),

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn import functional as F
 
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.core.clipping.indices import looking_at
+from privlearn.core.clipping.kernels import align_rows
 from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState
-from privlearn.core.devices import on_processor, place_of
+from privlearn.core.devices import place_of
 from privlearn.core.memory import is_of_memory, require_memory
 from privlearn.core.rows import Rows
 from privlearn.core.sampling import Sample
@@ -36,8 +36,6 @@ HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded
 #: otherwise.
 _AT_ONCE = 256
-#: Bytes of which the beginnings of rows are multiples.
-_ALIGNED = 64
 #: Examples whose rows are fetched at once.
 _FETCHED = 16 * _AT_ONCE
 
@@ -208,7 +206,7 @@ class RightAnswers:
             # copies: the model may write into them
             with looking_at(where):
                 copies = x[rows.to(x.device)].to(where)
-                scored = scores(_align(copies) if self._apart else copies).cpu()
+                scored = scores(_aligned(copies) if self._apart else copies).cpu()
         finally:
             self._done()
             self._trained.restore()
@@ -231,19 +229,10 @@ class RightAnswers:
         return torch.where(scored.argmax(1) == labels, 1, -1)
 
 
-def _align(rows: Tensor) -> Tensor:
-    """`rows` of numbers, shape (rows, numbers), each of which begins at a multiple of 64 bytes on a
-    processor; others as they are.
-
-    Products round a row by where it begins in memory (Intel MKL: by its address modulo 16 bytes).
-    A row less moves all that come behind it, and their last digits would follow from it. Where
-    large numbers cancel each other, last digits decide: 4,000 rows of 1e6, chosen for weights that
-    were known, moved a sum of gains by 55 times its sensitivity.
-    """
-    if rows.dim() != 2 or not rows.is_floating_point() or not on_processor(rows):
-        return rows
-    numbers = _ALIGNED // rows.itemsize
-    return F.pad(rows, (0, -rows.shape[1] % numbers))[:, : rows.shape[1]]
+def _aligned(rows: Tensor) -> Tensor:
+    """Rows of numbers as `align_rows` lays them; others as they are."""
+    plain = rows.dim() == 2 and rows.is_floating_point()
+    return align_rows(rows) if plain else rows
 
 
 @final
