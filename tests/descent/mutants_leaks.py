@@ -126,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         "sums without noise are left behind",
-        optimizers.Descent._clear,
+        optimizers.Descent.step,
         "parameter.grad = None",
         "pass",
         "check_no_sum_without_noise_is_left_behind",

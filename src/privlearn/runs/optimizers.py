@@ -133,10 +133,8 @@ class Descent:
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
-        """A block in which `sums` get their noise and become the gradients (`hand_over`).
-
-        Before that, and when it ends, parameters have no gradient: no code of the caller's, such as
-        an optimizer's own methods, reads a sum without noise there.
+        """A block in which `sums` get their noise, and are the gradients from `hand_over` on: no
+        code of the caller's, nor an optimizer's, finds them there before that, or afterwards.
         """
         if self._versions is None:
             remember(self._parameters, self._session.ledger)
@@ -145,7 +143,6 @@ class Descent:
         self._session.compare(self._parameters)
         self._values = _values(self._optimizer)
         self._session.repeats.take(_settings(self._optimizer))
-        self._clear()
         self._sums, self._stepping = sums, True
         try:
             self._tell("before_gradients")
@@ -158,21 +155,16 @@ class Descent:
             raise
         finally:
             self._sums, self._stepping = (), False
-            self._clear()
+            for parameter in self._parameters:
+                parameter.grad = None
             self._session.repeats.take("")  # a release after a step has no settings
             self._tell("after_gradients")
             self.seen()
             if self.trace.denied_in_a_step:
                 self._session.claim_nothing(self.trace.denied_in_a_step)
 
-    def _clear(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
     def hand_over(self, deviation: float) -> None:
-        """The step's sums were released, with noise of this standard deviation in each number of
-        the gradient: they become the gradients.
-        """
+        """Let the sums be the gradients: each number has noise of this standard deviation."""
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             parameter.grad = total
         self._tell("expect_noise", deviation)

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.aligned_rows import align_rows
 from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.core.clipping.indices import looking_at
-from privlearn.core.clipping.kernels import align_rows
 from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.core.clipping.trained_state import TrainedState

@@ -60,35 +60,14 @@ class Kernels:
 
 
 def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rows, flat = (
-        (x, out) if x.dim() == 2 else (x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1]))
-    )
-    rows = align_rows(rows)
+    from privlearn.core.clipping.aligned_rows import align_rows  # for products alone
+
+    rows, flat = align_rows(x.reshape(-1, x.shape[-1])), out.view(-1, out.shape[-1])
     if bias is None:
         torch.mm(rows, weight, out=flat)
     else:
         torch.addmm(bias, rows, weight, out=flat)
     return out
-
-
-#: Bytes of which the beginnings of rows are multiples.
-_ALIGNED = 64
-
-
-def align_rows(rows: Tensor) -> Tensor:
-    """`rows`, shape (rows, numbers), each of which begins at a multiple of 64 bytes on a processor.
-
-    Products round a row by where it begins in memory (Intel MKL: by its address modulo 16 bytes).
-    A row less moves all that come behind it, and their last digits would follow from it. Where
-    large numbers cancel each other, last digits decide: 8,000 rows of 1e5, chosen for weights that
-    were known, moved a sum of clipped gradients by 5.7 times its sensitivity.
-    """
-    numbers = _ALIGNED // rows.itemsize
-    if not on_processor(rows) or (
-        rows.stride(0) % numbers == 0 and rows.stride(1) == 1 and rows.data_ptr() % _ALIGNED == 0
-    ):
-        return rows
-    return F.pad(rows, (0, -rows.shape[1] % numbers))[:, : rows.shape[1]]
 
 
 class _OneDNN(Kernels):
@@ -169,8 +148,7 @@ def _probe(threads: int) -> bool:
     try:
         if not torch.allclose(_product(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4):
             return False
-        stock: list[float] = []
-        ours: list[float] = []
+        stock, ours = list[float](), list[float]()
         for _ in range(7):
             for times, product in ((stock, Kernels()), (ours, _OneDNN())):
                 start = time.perf_counter()
@@ -268,10 +246,8 @@ class Scratch:
         size = -(-nbytes // granule) * granule
         entry = self._free(size) or self._free(size + granule)
         if entry is None:
-            entry = [
-                torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage(),
-                self._step,
-            ]
+            memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+            entry = [memory.untyped_storage(), self._step]
             self._held.setdefault(size, []).append(entry)
         entry[1] = self._step
         # Not a view: the model may change it in place.
