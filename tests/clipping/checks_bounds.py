@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping import gradients as clipping
@@ -20,6 +20,7 @@ from privlearn.errors import (
     BadInput,
     NotPerExample,
 )
+from tests.support.cancelling_rows import cancelling_rows
 from tests.support.checks import check, compared_or_not, must_raise
 from tests.support.nets import (
     _moves,
@@ -332,3 +333,27 @@ def check_models_that_couple_examples_are_refused() -> None:
         NotPerExample,
         lambda: models_check.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many),
     )
+
+
+@check
+def check_a_row_less_moves_a_sum_by_its_own_gradient_alone() -> None:
+    """Of rows whose scores cancel each other, so that last digits decide about their gradients."""
+    torch.manual_seed(0)
+    for model, loss in ((nn.Linear(41, 8), cross_entropy), (nn.Linear(33, 1), _surprise)):
+        rows, y = cancelling_rows(model, 1e5, 3000), torch.zeros(3000, dtype=torch.long)
+        clip = Flat(float(rows.norm(dim=1).mean()))
+        compute = clipping.ClippedGradients(model, loss, clip, Adjacency.ADD_REMOVE, expected=3e3)
+        whole, less, alone = (
+            torch.cat([total.flatten() for total in released.values]).double()
+            for released in (
+                compute(one_sample(examples=len(part)), part, y[: len(part)])
+                for part in (rows, rows[1:].clone(), rows[:1].clone())
+            )
+        )
+        moved = float((whole - less - alone).norm()) / clip.clip_norm
+        assert compute.reason is None  # layer by layer, as on other rows
+        assert moved < 0.02, (model, moved)
+
+
+def _surprise(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.softplus(-outputs[:, 0]) + 0 * y

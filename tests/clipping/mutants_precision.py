@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.core import devices, precision
-from privlearn.core.clipping import capture
+from privlearn.core.clipping import capture, kernels
 from privlearn.core.clipping.operations import sequential
 from tests.clipping.checks_precision import convolution
 from tests.support.mutant import Mutant, suite_of
@@ -12,6 +12,13 @@ APART = "check_norms_and_sums_are_in_full_precision_on_an_accelerator"
 CHECK = "check_products_are_in_single_precision_whatever_is_set"
 
 MUTANTS = [
+    Mutant(
+        "rows begin anywhere in memory",
+        kernels._into,
+        "align_rows(x.reshape(-1, x.shape[-1]))",
+        "x.reshape(-1, x.shape[-1])",
+        "check_a_row_less_moves_a_sum_by_its_own_gradient_alone",
+    ),
     Mutant(
         "products stay as they were set",
         precision.single_precision,

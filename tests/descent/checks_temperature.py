@@ -24,6 +24,7 @@ from privlearn.core.rows import TensorRows
 from privlearn.core.temperature import GRID, NORM, Temperature
 from privlearn.errors import BadInput
 from privlearn.training import after_training, fitted_temperature
+from tests.support.cancelling_rows import cancelling_rows
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 
@@ -81,6 +82,24 @@ def check_one_example_moves_the_gains_by_at_most_the_sensitivity() -> None:
     scores = sure._model(x[:1]).detach()
     at = [math.log(3) - float(nn.functional.cross_entropy(scores / t, y[:1])) for t in GRID]
     assert np.allclose(row.numpy() * NORM, at, rtol=1e-6)
+
+
+@check
+def check_a_row_less_leaves_the_last_digits_of_the_others() -> None:
+    """Of rows whose scores cancel each other, so that last digits decide about their gains."""
+    torch.manual_seed(0)
+    model = nn.Linear(13, 2)
+    rows, labels = cancelling_rows(model, 1e6, 1200), torch.zeros(1200, dtype=torch.long)
+    whole, less = (
+        Gains(model).sum(
+            one_sample(examples=1200 - first),
+            TensorRows((rows[first:].clone(), labels[first:])),
+            Adjacency.ADD_REMOVE,
+        )
+        for first in (0, 1)
+    )
+    moved = float((whole.values[0] - less.values[0]).norm())
+    assert moved <= whole.sensitivity, moved
 
 
 @check
@@ -146,6 +165,35 @@ def check_an_interrupted_run_ends_with_the_same_temperature() -> None:
         assert tally(again.ledger.event) == tally(whole.ledger.event), when
         for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
             assert torch.equal(one, other), when
+
+
+@check
+def check_a_loop_that_saves_after_its_last_step_ends_with_the_same_temperature() -> None:
+    """Interrupted after the noise of the release was drawn, and continued behind the last step."""
+
+    def go(file: Path) -> pv.Result:
+        model = network()
+        run = pv.Run(
+            plan(),
+            model,
+            cross_entropy,
+            small_data(12),
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+            streams=pv.Streams.new(3),
+            checkpoint=file,
+        )
+        for batch in run.batches():
+            run.step(batch)
+            run.save_checkpoint()
+        return run.result()
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = go(Path(folder, "whole"))
+        with mock.patch.object(Temperature, "best", side_effect=KeyboardInterrupt):
+            must_raise(KeyboardInterrupt, lambda: go(Path(folder, "run")))
+        again = go(Path(folder, "run"))
+    assert again.facts["fitted_temperature"] == whole.facts["fitted_temperature"]
+    assert tally(again.ledger.event) == tally(whole.ledger.event)
 
 
 @check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privlearn.core import plan
 from privlearn.core.clipping import evaluation
+from privlearn.runs import optimizers
 from privlearn.training import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
@@ -15,6 +16,13 @@ SAID = "check_certificates_say_whether_there_was_a_temperature"
 MUTANTS = [
     Mutant(
         "gains are not clipped", evaluation.Gains._answered, "norms.clamp(min=NORM)", "NORM", MOVES
+    ),
+    Mutant(
+        "rows begin anywhere in memory",
+        evaluation.RightAnswers._score,
+        "_aligned(copies) if self._apart else copies",
+        "copies",
+        "check_a_row_less_leaves_the_last_digits_of_the_others",
     ),
     Mutant("all rows of a person count", evaluation.Gains.sum, ".mean(1)", ".sum(1)", MOVES),
     Mutant(
@@ -72,6 +80,13 @@ MUTANTS = [
         'state["value"]',
         "None",
         AGAIN,
+    ),
+    Mutant(
+        "the release after training is taken with the settings of the last step",
+        optimizers.Descent.step,
+        'self._session.repeats.take("")',
+        "pass",
+        "check_a_loop_that_saves_after_its_last_step_ends_with_the_same_temperature",
     ),
     Mutant(
         "a temperature may be left out",

@@ -48,7 +48,10 @@ def trained(inputs: Any = None) -> pv.Result:
     """A short run of a preconditioned network."""
     data = drawn_data()
     inputs = inputs or pv.models.DrawnInputs("white", number=200)
-    model = pv.models.precondition(network(), inputs, (5,), private=data)
+    return short_run(pv.models.precondition(network(), inputs, (5,), private=data), data)
+
+
+def short_run(model: nn.Module, data: pv.Dataset) -> pv.Result:
     plan = pv.Plan(pv.Poisson(0.2), epochs=1, examples=60).calibrate(epsilon=3.0, delta=1e-3)
     return pv.dpsgd(plan, model, nn.CrossEntropyLoss(reduction="none"), data)
 
@@ -166,6 +169,25 @@ def check_certificates_say_what_curvature_is_of() -> None:
             assert words in certificate["facts"]["preconditioned_by"]
             assert words in (folder / "README.md").read_text("utf-8").replace("\\", "")
             assert not pv.verify(folder).problems
+
+
+@check
+def check_certificates_say_all_that_curvature_is_of() -> None:
+    """Of a body that was written by drawn inputs, with a new head that public rows wrote."""
+    data, others = drawn_data(), drawn_data(seed=2, public=True, name="others")
+    body = pv.models.precondition(network(), pv.models.DrawnInputs("white", number=200), (5,))
+    model = pv.models.precondition(
+        nn.Sequential(body, nn.ReLU(), nn.Linear(2, 2)), others, (5,), private=data
+    )
+    folded = pv.models.fold(short_run(model, data))
+    with tempfile.TemporaryDirectory() as place:
+        folder = pv.publish(folded, Path(place, "model"))
+        certificate = json.loads((folder / CERTIFICATE).read_text("utf-8"))
+        assert certificate["facts"]["preconditioned_by"] == (
+            "200 drawn inputs (white noise), no row of any data; "
+            "60 rows that the publisher declares public (others)"
+        )
+        assert not pv.verify(folder).problems
 
 
 @check

@@ -104,6 +104,13 @@ MUTANTS = [
         STATED,
     ),
     Mutant(
+        "only the first layer's inputs are stated",
+        preconditioning.describe_inputs,
+        "dict.fromkeys(words)",
+        "words[:1]",
+        "check_certificates_say_all_that_curvature_is_of",
+    ),
+    Mutant(
         "what is not folded is published",
         publish._require_claimable,
         'hasattr(part, "preconditioned_by")',

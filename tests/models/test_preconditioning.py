@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,19 @@ def test_a_run_by_rule_is_folded_into_the_named_network() -> None:
     assert {n: v.shape for n, v in network.state_dict().items()} == {
         n: v.shape for n, v in twin.state_dict().items()
     }
+
+
+def factory(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    plain = pv.models.build("mlp:4", input_shape, classes, np.random.default_rng(0))
+    return pv.models.precondition(plain, pv.models.DrawnInputs("white", number=200), input_shape)
+
+
+def test_a_folded_network_of_a_named_factory_is_published_and_loaded(tmp_path: Path) -> None:
+    data = checks.drawn_data(200)
+    result = pv.train(data, epsilon=3.0, delta=1e-3, model=f"{__name__}:factory", epochs=2)
+    folded = pv.models.fold(result)
+    folder = pv.publish(folded, tmp_path / "model", model_spec="mlp:4")
+    assert not pv.verify(folder).problems
+    x = torch.from_numpy(data.x)
+    assert torch.allclose(pv.load_model(folder)(x), result.model(x), atol=1e-4)
+    pv.publish(folded, tmp_path / "unnamed")

@@ -154,6 +154,48 @@ def check_a_step_that_fails_leaves_the_weights_to_publish() -> None:
     assert not run.unclaimed, run.unclaimed
 
 
+class _Looking(NoiseAware):
+    """Notes what gradients it finds whenever it is called but for a step."""
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.seen: list[Tensor | None] = []
+
+    def look(self) -> None:
+        self.seen += [each.grad for each in self.param_groups[0]["params"]]
+
+    before_gradients = after_gradients = look
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for each in self.param_groups[0]["params"]:
+            each.data.sub_(each.grad, alpha=0.1)
+
+
+@check
+def check_an_optimizer_sees_no_sum_before_its_noise() -> None:
+    """Nor does a loss; neither in a step that ends between the sum and the noise, nor after it."""
+    model = network()
+    optimizer = _Looking(model.parameters())
+
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        if begun:
+            optimizer.look()
+        return cross_entropy(outputs, y)
+
+    begun: list[bool] = []
+    run = pv.Run(plan_of(), model, loss, small_data(12), optimizer=optimizer)
+    for batch in run.batches():
+        begun[:] = [True]
+        if run.steps_done in (0, 3):
+            with mock.patch("privlearn.training.run.release", side_effect=KeyboardInterrupt):
+                must_raise(KeyboardInterrupt, lambda batch=batch: run.step(batch))  # type: ignore[arg-type,misc]
+        run.step(batch)
+    assert len(optimizer.seen) > 2 * run.steps
+    assert all(gradient is None for gradient in optimizer.seen)
+    assert not run.unclaimed, run.unclaimed
+    assert not torch.equal(flat(model), flat(network()))
+
+
 class _Told(NoiseAware):
     """Moves nothing, and notes what it is told beside the gradients."""
 

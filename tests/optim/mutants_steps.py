@@ -11,6 +11,7 @@ MEAN = "check_disk_is_the_exponential_mean_of_sgd"
 FILTER = "check_disk_with_falling_rates_is_its_filter"
 TOLD = "check_the_noise_that_is_told_is_that_of_the_gradients"
 FORMULA = "check_adam_bc_is_its_formula"
+BEFORE = "check_an_optimizer_sees_no_sum_before_its_noise"
 ALIKE = "check_neighbouring_runs_look_the_same_to_every_optimizer"
 DRAWN = "task.watch.add_drawn(task.gradients.taken)"
 
@@ -22,7 +23,8 @@ MUTANTS = [
         DRAWN
         + (
             "; spread = float(torch.cat([part.flatten() for part in clipped.values]).std()); "
-            'self._descent.expect_noise = lambda _: self._descent._tell("expect_noise", spread)'
+            "hand_over = self._descent.hand_over; self._descent.hand_over = lambda _: "
+            '(vars(self._descent).pop("hand_over"), hand_over(spread))'
         ),
         ALIKE,
     ),
@@ -61,8 +63,8 @@ MUTANTS = [
     Mutant(
         "the noise of the first epoch is subtracted throughout",
         dpsgd.Run.step,
-        "expect_noise(batch.noise_multiplier",
-        "expect_noise(self.plan.noise_multipliers()[0]",
+        "hand_over(batch.noise_multiplier",
+        "hand_over(self.plan.noise_multipliers()[0]",
         FORMULA,
     ),
     Mutant(
@@ -106,6 +108,20 @@ MUTANTS = [
         'self._tell("after_gradients")',
         "pass",
         "check_a_step_that_fails_leaves_the_weights_to_publish",
+    ),
+    Mutant(
+        "sums without noise are the gradients while they are computed",
+        optimizers.Descent.step,
+        "self._sums, self._stepping = sums, True",
+        "self._sums, self._stepping = sums, True; self.hand_over(0.0)",
+        BEFORE,
+    ),
+    Mutant(
+        "an optimizer is told of the end while the gradients are there",
+        optimizers.Descent.step,
+        "self._sums, self._stepping = (), False",
+        'self._sums, self._stepping = (), False; self._tell("after_gradients")',
+        BEFORE,
     ),
     Mutant(
         "the filter forgets",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,37 @@ def check_tensors_of_onnx_files_are_read() -> None:
             must_raise(
                 BadInput, lambda short=short: dict(packaged_networks.read_onnx_tensors(short))
             )  # type: ignore[misc]
+
+
+@check
+def check_hostile_onnx_files_are_refused() -> None:
+    """Sizes that are not the numbers', texts that are numbers, and numbers without an end; in no
+    more memory than the file takes.
+    """
+    single, numbers = field(2, 1), field(9, bytes(16))
+    wrong = {
+        "no tensor has as many numbers": field(1, 5) + single + numbers,
+        "the sizes have no end": field(1, 1) * 100_000 + single + numbers,
+        "a size is below 0": field(1, (1 << 64) - 1) + single + numbers,
+        "a size is larger than any": field(1, 1 << 80) + single + numbers,
+        "the name is a number": field(8, 1 << 30) + single + numbers,
+        "the name is a large number": field(8, 1 << 69) + single + numbers,
+        "the name is no text": field(8, b"\xff") + single + numbers,
+        "the numbers are one": single + field(9, 5),
+        "the numbers are cut": single + field(9, bytes(7)),
+        "a number has no end": b"\x80" * 1000 + b"\x01\x00",
+    }
+    for what, tensor in wrong.items():
+        content = field(7, field(5, tensor))
+        tracemalloc.start()
+        try:
+            must_raise(
+                BadInput, lambda content=content: dict(packaged_networks.read_onnx_tensors(content))
+            )  # type: ignore[misc]
+            assert tracemalloc.get_traced_memory()[1] < 1 << 25, what
+        finally:
+            tracemalloc.stop()
+    must_raise(BadInput, lambda: dict(packaged_networks.read_onnx_tensors(field(7, 5))))
 
 
 @check

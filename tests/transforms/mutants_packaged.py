@@ -10,6 +10,7 @@ from tests.support.mutant import Mutant, suite_of
 REFUSED = "check_other_weights_are_refused"
 BROUGHT = "check_images_are_brought_to_the_encoder"
 FOLDED = "check_batch_norm_is_in_the_weights"
+HOSTILE = "check_hostile_onnx_files_are_refused"
 READ = "check_tensors_of_onnx_files_are_read"
 
 MUTANTS = [
@@ -96,6 +97,27 @@ MUTANTS = [
         "kernel.flip(1) if not layers else kernel",
         "kernel",
         "check_vgg16_sees_blue_green_and_red",
+    ),
+    Mutant(
+        "a name is as many zeros as its number says",
+        packaged_networks._tensor,
+        'str(value, "utf-8")',
+        "bytes(value).decode()",
+        HOSTILE,
+    ),
+    Mutant(
+        "numbers are as long as the file",
+        packaged_networks._varint,
+        "range(0, _LONGEST, 7)",
+        "range(0, 7 * len(message), 7)",
+        HOSTILE,
+    ),
+    Mutant(
+        "sizes that are not the numbers' are an error of PyTorch's",
+        packaged_networks.read_onnx_tensors,
+        "TypeError, RuntimeError",
+        "TypeError",
+        HOSTILE,
     ),
     Mutant(
         "only packed sizes are read",

@@ -434,8 +434,8 @@ class _FederatedRun:
                 ledger=session.account,
                 stream=self.noise.stream,
             )
-            self.descent.expect_noise(noise_multiplier * bounded.sensitivity / self.divisor)
             self._put_gradient(noisy, on)
+            self.descent.hand_over(noise_multiplier * bounded.sensitivity / self.divisor)
             self.optimizer.step()
         self.kept.forget()
         session.record(sample, (noisy,))

@@ -90,6 +90,7 @@ class Descent:
         self.first = self._rates.first
         self._versions: list[int] | None = None
         self._stepping = False
+        self._sums: Sequence[Tensor] = ()  # of the step under way
         self._values: list[Any] = []  # of the settings, when a step began
         self.trace = SettingsTrace(optimizer, lambda: (session.steps_done, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
@@ -132,8 +133,8 @@ class Descent:
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
-        """A block in which `sums` are the gradients. However it ends, no sum without noise stays in
-        them.
+        """A block in which `sums` get their noise, and are the gradients from `hand_over` on: no
+        code of the caller's, nor an optimizer's, finds them there before that, or afterwards.
         """
         if self._versions is None:
             remember(self._parameters, self._session.ledger)
@@ -142,9 +143,7 @@ class Descent:
         self._session.compare(self._parameters)
         self._values = _values(self._optimizer)
         self._session.repeats.take(_settings(self._optimizer))
-        for parameter, total in zip(self._parameters, sums, strict=True):
-            parameter.grad = total
-        self._stepping = True
+        self._sums, self._stepping = sums, True
         try:
             self._tell("before_gradients")
             with self.trace.in_a_step():
@@ -155,16 +154,19 @@ class Descent:
             end_run(error, self._session)
             raise
         finally:
-            self._stepping = False
-            self._tell("after_gradients")
+            self._sums, self._stepping = (), False
             for parameter in self._parameters:
                 parameter.grad = None
+            self._session.repeats.take("")  # a release after a step has no settings
+            self._tell("after_gradients")
             self.seen()
             if self.trace.denied_in_a_step:
                 self._session.claim_nothing(self.trace.denied_in_a_step)
 
-    def expect_noise(self, deviation: float) -> None:
-        """Say the standard deviation of the noise in each number of the step's gradients."""
+    def hand_over(self, deviation: float) -> None:
+        """Let the sums be the gradients: each number has noise of this standard deviation."""
+        for parameter, total in zip(self._parameters, self._sums, strict=True):
+            parameter.grad = total
         self._tell("expect_noise", deviation)
 
     def _tell(self, what: str, *values: Any) -> None:

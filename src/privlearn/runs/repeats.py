@@ -81,7 +81,7 @@ class Repeats:
             ) from error
 
     def take(self, settings: str) -> None:
-        """The next step is taken with these settings of the optimizer."""
+        """What follows is a step with these settings of the optimizer; "": no step."""
         self._settings = _digest(settings)
 
     def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:

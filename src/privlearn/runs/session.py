@@ -79,7 +79,7 @@ class Notes(Protocol):
         """A run goes on: what was noted counts, and is all that there is where it has ended."""
 
     def take(self, settings: str) -> None:
-        """The next step is taken with these settings of the optimizer."""
+        """What follows is a step with these settings of the optimizer; "": no step."""
 
     def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
         """Note what noise is about to be drawn for."""

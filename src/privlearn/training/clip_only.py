@@ -100,7 +100,7 @@ class ClipOnlyRun(BaseRun):
             summed = [total.clone() for total in sums]
             torch._foreach_div_(sums, task.divisor)
             means = [total.clone() for total in sums]
-            self._descent.expect_noise(0.0)
+            self._descent.hand_over(0.0)
             if not (self.skips and self.skips.pop(0)):
                 self.optimizer.step()
         for place, parameter in enumerate(task.parameters):

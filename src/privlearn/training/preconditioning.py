@@ -303,20 +303,22 @@ def fold(trained: Result | nn.Module) -> Result | nn.Module:
         trained.require_unchanged()
         words = describe_inputs(trained.model)
         model = cast(nn.Sequential, _fold(trained.model))
-        return replace(trained, model=model, facts=trained.facts | {FACT: words})
+        # a factory that is named builds the preconditioned network, not this one
+        return replace(trained, model=model, facts=trained.facts | {FACT: words}, model_spec=None)
     describe_inputs(trained)
     return _fold(trained)
 
 
 def describe_inputs(model: nn.Module) -> str:
-    """What the factors of a model's layers were estimated on.
+    """What the factors of a model's layers were estimated on, all of it: layers that were written
+    at different times may have different factors.
 
     Raises:
         BadInput: no layer is preconditioned.
     """
-    for part in model.modules():
-        if isinstance(part, Preconditioned):
-            return part.preconditioned_by
+    words = [part.preconditioned_by for part in model.modules() if isinstance(part, Preconditioned)]
+    if words:
+        return "; ".join(dict.fromkeys(words))
     raise BadInput(
         "no layer of the model is preconditioned: expected what pv.models.precondition made and a "
         "method trained"

@@ -158,8 +158,8 @@ class Run(BaseRun):
                 stream=self._noise.stream,
             )
             scale = task.gradients.scale / task.divisor
-            self._descent.expect_noise(batch.noise_multiplier * clipped.sensitivity * scale)
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
+            self._descent.hand_over(batch.noise_multiplier * clipped.sensitivity * scale)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
             self._after.step()

@@ -231,6 +231,8 @@ def vgg16(content: bytes) -> nn.Module:
 #: name and bytes. The type of single precision is 1.
 _GRAPH, _TENSOR, _SIZES, _TYPE, _NAME, _BYTES, _SINGLE = 7, 5, 1, 2, 8, 9, 1
 _VARINT, _EIGHT, _TEXT, _FOUR = 0, 1, 2, 5
+#: Bits of the longest numbers: ten groups of seven.
+_LONGEST = 70
 
 
 def read_onnx_tensors(content: bytes) -> Iterator[tuple[str, Tensor]]:
@@ -248,7 +250,7 @@ def read_onnx_tensors(content: bytes) -> Iterator[tuple[str, Tensor]]:
             for field, value in _fields(graph):
                 if field == _TENSOR:
                     yield from _tensor(value)
-    except (IndexError, ValueError, TypeError) as error:
+    except (IndexError, ValueError, TypeError, RuntimeError) as error:
         raise BadInput(
             "the content is not an ONNX file: expected a model as ONNX writes it. Get another copy"
         ) from error
@@ -263,7 +265,7 @@ def _tensor(message: memoryview) -> Iterator[tuple[str, Tensor]]:
         elif field == _TYPE:
             kind = value
         elif field == _NAME:
-            name = bytes(value).decode()
+            name = str(value, "utf-8")  # a TypeError for a number, of which bytes() makes zeros
         elif field == _BYTES:
             numbers = value
     if kind == _SINGLE and len(numbers):
@@ -299,10 +301,11 @@ def _varints(message: memoryview) -> list[int]:
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
     """A whole number in groups of seven bits, the lowest first, and the place behind it."""
-    number = shift = 0
-    while True:
+    number = 0
+    for shift in range(0, _LONGEST, 7):
         byte = message[place]
         number |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        place += 1
         if byte < 128:
             return number, place
+    raise ValueError("a number is too long")

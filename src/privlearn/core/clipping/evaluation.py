@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.aligned_rows import align_rows
 from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.core.clipping.indices import looking_at
 from privlearn.core.clipping.model_check import made_up_batch
@@ -204,7 +205,8 @@ class RightAnswers:
         try:
             # copies: the model may write into them
             with looking_at(where):
-                scored = scores(x[rows.to(x.device)].to(where)).cpu()
+                copies = x[rows.to(x.device)].to(where)
+                scored = scores(_aligned(copies) if self._apart else copies).cpu()
         finally:
             self._done()
             self._trained.restore()
@@ -225,6 +227,12 @@ class RightAnswers:
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         """The answers in scores of shape (rows, classes)."""
         return torch.where(scored.argmax(1) == labels, 1, -1)
+
+
+def _aligned(rows: Tensor) -> Tensor:
+    """Rows of numbers as `align_rows` lays them; others as they are."""
+    plain = rows.dim() == 2 and rows.is_floating_point()
+    return align_rows(rows) if plain else rows
 
 
 @final

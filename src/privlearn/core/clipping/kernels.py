@@ -60,9 +60,9 @@ class Kernels:
 
 
 def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rows, flat = (
-        (x, out) if x.dim() == 2 else (x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1]))
-    )
+    from privlearn.core.clipping.aligned_rows import align_rows  # for products alone
+
+    rows, flat = align_rows(x.reshape(-1, x.shape[-1])), out.view(-1, out.shape[-1])
     if bias is None:
         torch.mm(rows, weight, out=flat)
     else:
@@ -148,8 +148,7 @@ def _probe(threads: int) -> bool:
     try:
         if not torch.allclose(_product(x, weight, None), F.linear(x, weight), rtol=1e-4, atol=1e-4):
             return False
-        stock: list[float] = []
-        ours: list[float] = []
+        stock, ours = list[float](), list[float]()
         for _ in range(7):
             for times, product in ((stock, Kernels()), (ours, _OneDNN())):
                 start = time.perf_counter()
@@ -247,10 +246,8 @@ class Scratch:
         size = -(-nbytes // granule) * granule
         entry = self._free(size) or self._free(size + granule)
         if entry is None:
-            entry = [
-                torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage(),
-                self._step,
-            ]
+            memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+            entry = [memory.untyped_storage(), self._step]
             self._held.setdefault(size, []).append(entry)
         entry[1] = self._step
         # Not a view: the model may change it in place.

@@ -95,7 +95,7 @@ class Product:
 
     def forward(self, x: Tensor) -> Tensor:
         """The output."""
-        return x @ self._weight.to(x.dtype)
+        return self._kernels.back(x, self._weight.to(x.dtype))
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight."""
@@ -106,7 +106,7 @@ class Product:
         if not wanted:
             return None
         with callers_precision():
-            return g @ self._weight.T.to(g.dtype)
+            return self._kernels.back(g, self._weight.T.to(g.dtype))
 
 
 def matmul(capture: Capture, input: Any, other: Any) -> Any:
