@@ -65,6 +65,13 @@ def hooked(h: Tensor) -> Tensor:
     return other
 
 
+def updated(h: Tensor) -> Tensor:
+    """A batch norm without an argument that says whether it is in training."""
+    zeros, ones = (torch.full((WIDTH,), value, dtype=h.dtype) for value in (0.0, 1.0))
+    norm = torch.ops.aten._batch_norm_with_update
+    return norm(h, ones, zeros, zeros.clone(), ones.clone(), 0.1, 1e-5)[0]  # type: ignore[no-any-return]
+
+
 #: What a layer's outputs, shape (batch, width), may be mixed by: of each kind of operation some.
 MIXES: dict[str, Mix] = {
     **{
@@ -75,6 +82,7 @@ MIXES: dict[str, Mix] = {
     "reduced by a norm": lambda h: h / (1 + h.norm(dim=0)),
     "reduced by a median": lambda h: h - h.median(0).values,
     "reduced by batch norm": lambda h: F.batch_norm(h, None, None, training=True),
+    "reduced by a batch norm that is always in training": updated,
     **{
         f"along the batch by {name}": (lambda h, name=name: getattr(h, name)(0))
         for name in ("cumsum", "cumprod", "softmax", "log_softmax", "logcumsumexp", "flip")

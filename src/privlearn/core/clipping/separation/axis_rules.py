@@ -235,10 +235,9 @@ def batch_norm(call: Arguments) -> AxisLabels:
     tensor = call["input"]
     labels = ["row", "channel", *range(2, tensor.dim())]
     channels = {(name, 0): ["channel"] for name in ("weight", "bias") if call[name] is not None}
-    fixed = "no_training" in call.plain or (
-        not call["training"] and call["running_mean"] is not None
-    )
-    if fixed:
+    # an operation without `training` says by its name whether it computes statistics
+    computes = call["training"] or call.plain == "_batch_norm_with_update"
+    if not computes and call["running_mean"] is not None:
         return AxisLabels(
             {("input", 0): labels}, [labels, None], _all(range(2, tensor.dim())) | {"channel"}
         )
