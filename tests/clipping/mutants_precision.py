@@ -17,7 +17,7 @@ MUTANTS = [
         kernels._into,
         "align_rows(x.reshape(-1, x.shape[-1]))",
         "x.reshape(-1, x.shape[-1])",
-        "check_a_row_less_moves_a_sum_by_its_own_gradient_alone",
+        "check_rows_of_products_begin_at_multiples_of_64_bytes",
     ),
     Mutant(
         "products stay as they were set",

@@ -103,6 +103,22 @@ def check_a_row_less_leaves_the_last_digits_of_the_others() -> None:
 
 
 @check
+def check_rows_that_are_scored_begin_at_multiples_of_64_bytes() -> None:
+    steps: set[int] = set()
+
+    class Watching(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            steps.add(x.stride(0) * x.itemsize % 64)
+            return super().forward(x)
+
+    rows, labels = torch.randn(30, 13), torch.zeros(30, dtype=torch.long)
+    Gains(Watching(13, 2)).sum(
+        one_sample(examples=30), TensorRows((rows, labels)), Adjacency.ADD_REMOVE
+    )
+    assert steps == {0}, steps
+
+
+@check
 def check_the_release_after_training_is_charged_and_noisy() -> None:
     result = train(plan())
     assert tally(result.ledger.event).get(Gaussian(NOISE)) == 1

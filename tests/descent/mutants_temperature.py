@@ -22,7 +22,7 @@ MUTANTS = [
         evaluation.RightAnswers._score,
         "_aligned(copies) if self._apart else copies",
         "copies",
-        "check_a_row_less_leaves_the_last_digits_of_the_others",
+        "check_rows_that_are_scored_begin_at_multiples_of_64_bytes",
     ),
     Mutant("all rows of a person count", evaluation.Gains.sum, ".mean(1)", ".sum(1)", MOVES),
     Mutant(
