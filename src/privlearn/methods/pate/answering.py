@@ -100,7 +100,7 @@ def train_by_answers(
     """
     shared: dict[str, Any] = {"ledger": ledger, "streams": streams, "progress": progress}
     train = _train_by_codes if isinstance(plan.aggregate, Ball) else train_by_votes
-    result = train(plan, data, options, kept=run_folder, **shared)
+    result = train(plan, data, options, run_folder=run_folder, **shared)
     return replace(result, architecture=result.architecture | data.origin())
 
 
