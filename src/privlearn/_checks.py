@@ -147,25 +147,12 @@ def require_fit(name: str, value: object, kind: Any) -> None:
     """
     require_public(name, value)
     if not fits(value, kind):
-        from privlearn._kinds_in_words import in_words  # only for an error
+        from privlearn._kinds_in_words import find_misfit, in_words  # only for an error
 
         say = getattr(kind, "_say_instead", None)  # of a class that knows what to do
-        where, part, kind = _first_misfit(name, value, kind)
+        where, part, kind = find_misfit(name, value, kind)
         expected = (say and say(name, value)) or in_words(kind)
         raise BadInput(f"{where} is {quoted(part)}: expected {expected}", name=name)
-
-
-def _first_misfit(name: str, value: Any, kind: Any) -> tuple[str, Any, Any]:
-    """Which part of a value does not fit, and what it should be: of a sequence its first such part,
-    else the value itself.
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    of_one_kind = origin in (Iterable, Sequence) or parts[1:] == (...,)
-    if isinstance(value, list | tuple) and of_one_kind:
-        for place, part in enumerate(value):
-            if not fits(part, parts[0]):
-                return _first_misfit(f"{name}[{place}]", part, parts[0])
-    return name, value, kind
 
 
 def require_public(name: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
@@ -34,6 +34,21 @@ def in_words(kind: Any) -> str:
         return "a function"
     name = getattr(plain_kind, "__name__", str(plain_kind))
     return _WORDS.get(name, f"{'an' if name[:1] in 'AEIOU' else 'a'} {_public(plain_kind, name)}")
+
+
+def find_misfit(name: str, value: Any, kind: Any) -> tuple[str, Any, Any]:
+    """Which part of a value does not fit, and what it should be: of a sequence its first such part,
+    else the value itself.
+    """
+    from privlearn._checks import fits
+
+    origin, parts = get_origin(kind), get_args(kind)
+    of_one_kind = origin in (Iterable, Sequence) or parts[1:] == (...,)
+    if isinstance(value, list | tuple) and of_one_kind:
+        for place, part in enumerate(value):
+            if not fits(part, parts[0]):
+                return find_misfit(f"{name}[{place}]", part, parts[0])
+    return name, value, kind
 
 
 def _public(kind: Any, name: str) -> str:

@@ -607,7 +607,7 @@ def test_an_older_copy_of_a_checkpoint_is_refused_once_the_run_has_ended(tmp_pat
     assert result.ledger.event == TWO_ROUNDS.event()
     assert len(drawn) == 2
     refused = must_raise(BadInput, lambda: go_on("copy", _Points()))
-    assert "clients would give another sum" in str(refused)  # and none is asked
+    assert "has ended on its ledger" in str(refused)  # and no client is asked
     again, drawn = go_on("run", _Points())  # the checkpoint with which it ended
     assert torch.equal(weights(again.model), weights(result.model))
     assert not drawn
