@@ -70,6 +70,7 @@ def test_all_options_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None
         ("train --data digits --epsilom 3 --out x", "Did you mean --epsilon?"),
         ("train --data digits --epsilon 3 --batchsize=9 --out x", "Did you mean --batch-size?"),
         ("budget --example 3", "Did you mean --examples?"),
+        ("train --data digts --epsilon 3 --out x", "privlearn: --data 'digts' is unknown"),
         ("verify x --kye k", "Did you mean --key?"),
         ("train --data digits --lr 0.1 --out x", "Did you mean --learning-rate?"),
         ("train --data digits --microbatch none --out x", "--help-all"),

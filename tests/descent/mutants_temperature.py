@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "rows begin anywhere in memory",
         evaluation.RightAnswers._score,
-        "_aligned(copies) if self._apart else copies",
+        "align_rows(copies) if self._apart else copies",
         "copies",
         "check_rows_that_are_scored_begin_at_multiples_of_64_bytes",
     ),

@@ -264,7 +264,7 @@ def require_known(name: str) -> None:
     """Raise `BadInput` unless a data set is called `name`."""
     if name not in CATALOGUE:
         raise BadInput(
-            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an "
+            f"data {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an "
             ".npz file or of a table",
             name=name,
             known=list(NAMES),

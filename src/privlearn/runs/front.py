@@ -122,7 +122,7 @@ class Front:
     def __init__(self, chain: Sequence[Transform], data: Dataset, x: Tensor) -> None:
         self._chain = chain
         self.modules, x = scaled(data, x)
-        self._scalers = len(self.modules)
+        self._scaler_count = len(self.modules)
         self._public, self.shape = public_modules(chain, x.new_zeros(1, *x.shape[1:]))
         self.rows = encoded(leading(self._public), x)
         self.modules += leading(self._public)
@@ -151,7 +151,7 @@ class Front:
     @property
     def chain(self) -> list[RowTransform]:
         """The modules of the plan's chain that are there."""
-        return self.modules[self._scalers :]
+        return self.modules[self._scaler_count :]
 
     def described(self) -> list[dict[str, Any]]:
         """What a certificate says of the public features: of the public modules that have more to

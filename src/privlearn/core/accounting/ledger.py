@@ -382,7 +382,7 @@ class Ledger(Described):
         """
         if not self.path or run is None:
             if self.path or run is not None:
-                raise BadInput("it was charged to another ledger: expected the one it began with")
+                raise BadInput("the run is on another ledger: expected the one it began with")
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()
@@ -487,7 +487,7 @@ class Ledger(Described):
         return opened, (store.address,)
 
     def _summary(self) -> Summary:
-        """What is in it now; of one in a file, what everybody charged. `guarantee` has prices."""
+        """What is in it now; of one in a file, what everybody charged there."""
         where = f" in {self.path}" if self.path else ""
         try:
             state = self._state()

@@ -206,7 +206,7 @@ class RightAnswers:
             # copies: the model may write into them
             with looking_at(where):
                 copies = x[rows.to(x.device)].to(where)
-                scored = scores(_aligned(copies) if self._apart else copies).cpu()
+                scored = scores(align_rows(copies) if self._apart else copies).cpu()
         finally:
             self._done()
             self._trained.restore()
@@ -227,12 +227,6 @@ class RightAnswers:
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         """The answers in scores of shape (rows, classes)."""
         return torch.where(scored.argmax(1) == labels, 1, -1)
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """Rows of numbers as `align_rows` lays them; others as they are."""
-    plain = rows.dim() == 2 and rows.is_floating_point()
-    return align_rows(rows) if plain else rows
 
 
 @final
