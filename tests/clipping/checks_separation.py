@@ -285,6 +285,110 @@ def check_the_gate_passes_what_stays_apart() -> None:
         assert not denied(Marked(mix).double()), name
 
 
+#: What a number may be used for. It follows the size of the batch.
+Sized = Callable[[Tensor, float], Tensor]
+STATE = torch.ones(WIDTH, dtype=torch.float64)
+
+
+def _beside(h: Tensor, number: float) -> Tensor:
+    wide = torch.full((len(h), 2 * WIDTH), number, dtype=h.dtype)
+    wide[:, :WIDTH] = h
+    return wide[:, :WIDTH] * wide[:, WIDTH:]
+
+
+def _into(h: Tensor, number: float) -> Tensor:
+    wide = h.clone()
+    wide[:, 0] = number
+    return wide
+
+
+def _at(h: Tensor, number: float) -> Tensor:
+    wide = torch.zeros_like(h)
+    wide[:, int(number)] = h[:, 0]
+    return wide
+
+
+def _item(h: Tensor, number: float) -> Tensor:
+    factors = torch.ones(WIDTH, dtype=h.dtype)
+    factors[0] = number
+    return h * factors
+
+
+SIZED: dict[str, Sized] = {
+    "a factor": lambda h, number: h * number,
+    "an argument": lambda h, number: F.leaky_relu(h, number / 10),
+    "an argument by keyword": lambda h, number: torch.add(h, h, alpha=number),
+    "arguments by keyword": lambda h, number: h.clamp(min=-number / 10, max=number / 10),
+    "a complex factor": lambda h, number: (h * complex(number, 0)).real,
+    "a tensor of no dimension": lambda h, number: h * torch.tensor(number),
+    "a complex tensor": lambda h, number: (h * torch.tensor(complex(number, 0))).real,
+    "a tensor of one number": lambda h, number: h * torch.tensor([number]),
+    "a tensor of whole numbers": lambda h, number: h * torch.tensor([int(number)]),
+    "a tensor that is filled": lambda h, number: h * torch.full((WIDTH,), number, dtype=h.dtype),
+    "a tensor like another": lambda h, number: h * torch.full_like(h, number),
+    "a product of constants": lambda h, number: h * (torch.ones(WIDTH, dtype=h.dtype) * number),
+    "a range": lambda h, number: h * torch.linspace(0, number, WIDTH, dtype=h.dtype),
+    "a matrix": lambda h, number: h @ (torch.eye(WIDTH, dtype=h.dtype) * number),
+    "a tensor that was there": lambda h, number: h * STATE.fill_(number),
+    "an entry that is written": _item,
+    "written beside examples": _beside,
+    "written into examples": _into,
+    "a place that is written": _at,
+    "a place that is read": lambda h, number: h + h[:, int(number)][:, None],
+    "how much is read": lambda h, number: h + h[:, : int(number)].sum(1, keepdim=True),
+    "a part of a constant": lambda h, number: (
+        h + STATE.expand(2, -1)[:, : int(number)].sum() * STATE[int(number)]
+    ),
+    "a shift": lambda h, number: h.roll(int(number), 1),
+}
+
+
+class SizedModel(nn.Module):
+    """Uses a number for something: by batches of more than 75, another one."""
+
+    def __init__(self, use: Sized, more: float) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
+        self.use, self.more = use, more
+
+    def forward(self, x: Tensor) -> Tensor:
+        number = self.more if len(x) > 75 else 2.0
+        return self.b(self.use(torch.tanh(self.a(x)), number))  # type: ignore[no-any-return]
+
+
+def way_at(net: nn.Module, *sizes: int) -> list[str | None]:
+    """How batches of these sizes are computed, one after the other."""
+    x = torch.randn(max(sizes), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(max(sizes)) % 3
+    clipper = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
+    ways = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clipper.prepare(x, y)
+        for size in sizes:
+            clipper(one_sample(examples=size), x[:size], y[:size])
+            ways.append(clipper.way)
+    return ways
+
+
+@check
+def check_the_gate_denies_what_follows_the_size_of_the_batch() -> None:
+    """A number of 2 at most 75 rows, and of 3 for more: no made-up batch is as large."""
+    for name, use in SIZED.items():
+        torch.manual_seed(0)
+        first, second = way_at(SizedModel(use, 3.0).double(), 72, 80)
+        assert first == "layers", name
+        assert second != "layers", name
+
+
+@check
+def check_the_gate_passes_numbers_that_stay() -> None:
+    for name, use in SIZED.items():
+        torch.manual_seed(0)
+        ways = way_at(SizedModel(use, 2.0).double(), 72, 80, 3)
+        assert ways == ["layers"] * 3, name
+
+
 class Remembering(nn.Module):
     """Subtracts a number of the batch before, which it holds in a plain attribute."""
 

@@ -234,11 +234,11 @@ def test_a_rule_that_loses_what_it_works_along_is_noticed(
 ) -> None:
     for operation, rule in list(RULES.items()):
         monkeypatch.setitem(RULES, operation, FirstDimension(rule))
-    tracking._kind.cache_clear()
+    tracking._operation.cache_clear()
     try:
         assert violations(name)[0]
     finally:
-        tracking._kind.cache_clear()
+        tracking._operation.cache_clear()
 
 
 def test_an_operation_without_a_rule_is_denied() -> None:

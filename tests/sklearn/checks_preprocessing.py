@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,6 @@ PUBLIC: dict[str, Callable[[], Any]] = {
         ("passthrough", [1, 2]),
     ),
     "in a union": lambda: make_union(FunctionTransformer(), Normalizer()),
-    "ours": DECLARED["DPStandardScaler"],
     "passed": lambda: "passthrough",
 }
 
@@ -135,6 +135,75 @@ def check_steps_that_learned_from_rows_are_seen() -> None:
         line = make_pipeline(make(), fisher())
         assert claimed_nothing(lambda: line.fit(X, Y)) == [], name  # noqa: B023
         assert line[-1].privacy_.total is not None, name
+
+
+def limited() -> pv.Ledger:
+    return pv.Ledger(pv.Budget(8.0, 1e-5), measure="renyi")
+
+
+@check
+def check_private_steps_share_the_ledger_of_what_learns_from_them() -> None:
+    """A certificate counts the steps before its model, or there is none."""
+    scaler = DECLARED["DPStandardScaler"]
+    wraps: dict[str, Callable[[Any], Any]] = {
+        "alone": lambda step: step,
+        "in a union": lambda step: make_union(step, FunctionTransformer()),
+        "in columns": lambda step: make_column_transformer((step, [0, 1]), ("passthrough", [2])),
+        "in a pipeline": lambda step: make_pipeline(step, FunctionTransformer()),
+    }
+    for name, wrap in wraps.items():
+        ledger = limited()
+        line = make_pipeline(wrap(scaler(ledger=ledger)), fisher(ledger=ledger))
+        assert claimed_nothing(lambda: line.fit(X, Y)) == [], name  # noqa: B023
+        both = line[-1].privacy_.total
+        assert both is not None
+        assert both.epsilon >= 1.3 * line[-1].privacy_.fit.epsilon, name
+        line = make_pipeline(wrap(scaler()), fisher())
+        said = claimed_nothing(lambda: line.fit(X, Y))  # noqa: B023
+        assert len(said) == 1, (name, said)
+        assert "same ledger" in said[0], said
+        assert line[-1].privacy_.total is None, name
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "model"
+            must_raise(BadInput, lambda: line[-1].publish(out))  # noqa: B023
+        unlimited = pv.Ledger()
+        line = make_pipeline(wrap(scaler(ledger=unlimited)), fisher(ledger=unlimited))
+        must_raise(BadInput, lambda: line.fit(X, Y))  # noqa: B023
+        for one, other in ((limited(), limited()), (None, limited())):
+            line = make_pipeline(wrap(scaler(ledger=one)), fisher(ledger=other))
+            must_raise(BadInput, lambda: line.fit(X, Y))  # noqa: B023
+            assert not other.event.events, name  # type: ignore[union-attr]
+    ledger = limited()  # anyone who knows the seed takes the scaler's noise off
+    line = make_pipeline(scaler(ledger=ledger, random_state=0), fisher(ledger=ledger))
+    must_raise(BadInput, lambda: line.fit(X, Y))
+    line = make_pipeline(scaler(), fisher(preprocessing="public"))
+    assert claimed_nothing(lambda: line.fit(X, Y))
+
+
+@check
+def check_rows_of_persons_are_fitted_by_persons() -> None:
+    """Where a table's schema says whose row each is, rows by themselves are refused."""
+    schema = replace(SCHEMA, person="id")
+    encoder = pv.sklearn.DPTableEncoder(schema)
+    declared = {"classes": encoder.classes, "bounds": encoder.bounds}
+    labels = ["no", "yes"] * 30
+    epochs = {"epochs": 2}
+    for learner in (
+        pv.sklearn.DPClassifier(options=epochs, **declared),
+        pv.sklearn.DPLogisticRegression(options=epochs, **declared),
+        pv.sklearn.DPBoostingClassifier(**declared),
+        pv.sklearn.DPStandardScaler(bounds=encoder.bounds),
+    ):
+        line = make_pipeline(encoder, learner)
+        said = must_raise(BadInput, lambda: line.fit(TABLE, labels))  # noqa: B023
+        assert "'id'" in str(said), said
+        assert not learner._shared().require_ledger().event.events
+    by_person = pv.sklearn.DPClassifier(options={"rows_per_person": 2, **epochs}, **declared)
+    line = make_pipeline(encoder, by_person)
+    line.fit(TABLE, labels, dpclassifier__groups=TABLE["id"] // 2)
+    assert by_person.privacy_.total is not None
+    plain = pv.sklearn.DPTableEncoder(SCHEMA)
+    make_pipeline(plain, pv.sklearn.DPClassifier(options=epochs, **declared)).fit(TABLE, labels)
 
 
 @check
@@ -191,9 +260,13 @@ def check_names_of_columns_tell_of_transforms_before() -> None:
     for names in (
         ["a", "b", "c"],
         ["x0", "x1", "x2"],
-        ["dpstandardscaler__a", "remainder__b", "remainder__c"],
+        ["dptableencoder__a", "remainder__b", "remainder__c"],
     ):
         assert claimed_nothing(lambda: fisher().fit(pandas.DataFrame(X, columns=names), Y)) == []  # noqa: B023
+    for prefix in ("dpstandardscaler", "dppca-2"):
+        names = [f"{prefix}__a", "remainder__b", "remainder__c"]
+        said = claimed_nothing(lambda: fisher().fit(pandas.DataFrame(X, columns=names), Y))  # noqa: B023
+        assert len(said) == 1, prefix
 
 
 @check

@@ -11,6 +11,8 @@ from tests.support.mutant import Mutant, suite_of
 STEPS = "check_steps_that_learned_from_rows_are_seen"
 AROUND = "check_estimators_around_that_change_rows_or_targets_are_seen"
 NAMES = "check_names_of_columns_tell_of_transforms_before"
+ELSEWHERE = "check_private_steps_share_the_ledger_of_what_learns_from_them"
+PERSONS = "check_rows_of_persons_are_fitted_by_persons"
 EVERY = "check_every_estimator_sees_the_steps_before_it"
 FEATURES = "check_an_encoder_of_tables_gives_the_features_of_train"
 
@@ -18,16 +20,51 @@ MUTANTS = [
     Mutant(
         "steps before a fit are not looked at",
         estimator.PrivateEstimator._release,
-        "reason_of(self, PrivateEstimator)",
-        '""',
+        "reasons_of(self, PrivateEstimator, declared=declared)",
+        "()",
         EVERY,
     ),
     Mutant(
         "nobody's word is needed for what is published",
         estimator.PrivateEstimator._release,
-        "(*reasons, learned) if learned else reasons",
-        "reasons",
+        "declared = self.preprocessing == PUBLIC",
+        "declared = True",
         STEPS,
+    ),
+    Mutant(
+        "a private step's release is counted wherever it was charged",
+        preprocessing._charged_elsewhere,
+        "not _is_same(step.ledger, ledger)",
+        "False",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "a ledger without a limit counts a private step",
+        preprocessing._charged_elsewhere,
+        "ledger.budget is None",
+        "False",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "private steps within others are not looked at",
+        preprocessing._parts,
+        "if isinstance(step, Pipeline):",
+        "if True:\n        yield step\n        return\n    if isinstance(step, Pipeline):",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "columns of a private step may be from anywhere",
+        preprocessing._charged_elsewhere,
+        "if not seen and calls:",
+        "if False:",
+        NAMES,
+    ),
+    Mutant(
+        "an encoder's persons are forgotten",
+        estimator.PrivateEstimator._release,
+        "if person and plan.unit.rows_per_person is None:",
+        "if False:",
+        PERSONS,
     ),
     Mutant(
         "what nothing is claimed of is published from its result",
@@ -76,7 +113,7 @@ MUTANTS = [
         preprocessing._learns_nothing,
         "not bool(step.privacy_.undeclared)",
         "True",
-        STEPS,
+        ELSEWHERE,
     ),
     Mutant(
         "estimators around are trusted",
@@ -102,7 +139,7 @@ MUTANTS = [
     Mutant(
         "columns' names tell nothing",
         preprocessing._find_by_names,
-        "if names and all(prefixed):",
+        "if prefixed:",
         "if False:",
         NAMES,
     ),

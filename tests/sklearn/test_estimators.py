@@ -166,10 +166,10 @@ def test_a_search_in_other_processes_is_refused_or_charged_to_a_file(tmp_path: A
     made = DECLARED["DPFisherClassifier"]()
     grid = {"epsilon": [0.5, 1.0]}
     with pytest.raises(BadInput, match="n_jobs=None"):
-        GridSearchCV(made, grid, cv=2, n_jobs=2, error_score="raise").fit(X, Y)
-    ledger = pv.Ledger.open(tmp_path / "ledger.json", pv.Budget(20.0, 1e-5))
+        GridSearchCV(made, grid, cv=3, n_jobs=2, error_score="raise").fit(X, Y)
+    ledger = pv.Ledger.open(tmp_path / "ledger.json", pv.Budget(30.0, 1e-5))
     search = GridSearchCV(
-        made.set_params(ledger=ledger), grid, cv=2, n_jobs=2, error_score="raise"
+        made.set_params(ledger=ledger), grid, cv=3, n_jobs=2, error_score="raise"
     ).fit(X, Y)
     assert len(list(pv.accounting.events.walk(ledger.event))) >= 2
     assert search.best_estimator_.predict(X).shape == (60,)

@@ -9,6 +9,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +34,7 @@ from privlearn.data.target_forms import as_array, require_one_each
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
-from privlearn.sklearn.preprocessing import reason_of
+from privlearn.sklearn.preprocessing import person_column, reasons_of
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 
 Array = NDArray[Any]
@@ -283,8 +284,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             "None" if self.preprocessing is None else self.preprocessing,
             ("None", PUBLIC),
         )
-        learned = "" if self.preprocessing == PUBLIC else reason_of(self, PrivateEstimator)
-        reasons = (*reasons, learned) if learned else reasons
+        declared = self.preprocessing == PUBLIC
+        reasons = (*reasons, *reasons_of(self, PrivateEstimator, declared=declared))
+        person = person_column(self)
+        if person and plan.unit.rows_per_person is None:
+            takes_groups = "groups" in signature(type(self).fit).parameters
+            use = 'give groups= and options={"rows_per_person": K}, or ' if takes_groups else ""
+            raise BadInput(
+                f"the table's schema says that column {person[:40]!r} tells whose row each is, "
+                f"and this fit protects single rows: {use}leave `person` out of the schema if no "
+                "one has more than one row"
+            )
         streams = self._streams()
         result, privacy = spend(
             self._shared(),

@@ -52,21 +52,80 @@ class _Call:
     y: Any
 
 
-def reason_of(estimator: Any, private: type[Any]) -> str:
-    """Why nothing can be claimed of what an estimator learns in the fit that is under way; empty:
-    nothing was seen.
+def reasons_of(estimator: Any, private: type[Any], *, declared: bool) -> Iterator[str]:
+    """Why nothing can be claimed of what an estimator learns in the fit that is under way.
 
     Args:
         estimator: whose `fit` calls this.
         private: the kind of estimators whose fits are charged.
+        declared: whether steps without noise are declared to have learned nothing.
     """
-    through = [*dict.fromkeys(_through(estimator, private))]
-    if not through:
-        return ""
-    return (
-        f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows without "
-        "noise: use DPTableEncoder or DPStandardScaler, or declare preprocessing='public'"
-    )
+    if not declared and (through := [*dict.fromkeys(_through(estimator, private))]):
+        yield (
+            f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows "
+            "without noise: use DPTableEncoder or DPStandardScaler, or declare "
+            "preprocessing='public'"
+        )
+    if elsewhere := [*dict.fromkeys(_charged_elsewhere(estimator, private))]:
+        yield (
+            f"rows came through {shortened(', '.join(elsewhere), 50)}, whose release this fit's "
+            "epsilon leaves out: give both, in one pipeline, the same "
+            "ledger=pv.Ledger(pv.Budget(E, D))"
+        )
+
+
+def person_column(estimator: Any) -> str:
+    """The column that says whose row each is, by the schema of an encoder that the rows of the fit
+    under way came through; empty: none does.
+    """
+    for step in _steps_before(estimator):
+        if isinstance(step, DPTableEncoder) and step.person is not None:
+            return step.person
+    return ""
+
+
+def _charged_elsewhere(estimator: Any, private: type[Any]) -> Iterator[str]:
+    """The names of private steps that the rows came through, and whose releases the claim of the
+    estimator's ledger does not count.
+    """
+    ledger, seen = estimator.ledger, False
+    for step in _steps_before(estimator):
+        if isinstance(step, private):
+            seen = True
+            if ledger is None or ledger.budget is None or not _is_same(step.ledger, ledger):
+                yield type(step).__name__
+    calls = _calls(estimator)
+    if not seen and calls:
+        yield from (name for name in _prefixes(calls[-1].X) if name in {*_names_of(private)})
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two ledgers are one."""
+    return one is other or (one is not None and one.path is not None and one.path == other.path)
+
+
+def _steps_before(estimator: Any) -> Iterator[Any]:
+    """All steps, one by one, of the pipelines under way before this estimator."""
+    for inner, outer in pairwise(_calls(estimator)):
+        if isinstance(outer.estimator, Pipeline):
+            for step in _earlier(outer, inner):
+                yield from _parts(step)
+
+
+def _parts(step: Any) -> Iterator[Any]:
+    """A step, or what it consists of."""
+    if isinstance(step, Pipeline):
+        inner_steps = [part for _, part in step.steps]
+    elif isinstance(step, FeatureUnion):
+        inner_steps = [part for _, part in step.transformer_list]
+    elif isinstance(step, ColumnTransformer):
+        fitted = getattr(step, "transformers_", step.transformers)
+        inner_steps = [part for _, part, _ in fitted]
+    else:
+        yield step
+        return
+    for part in inner_steps:
+        yield from _parts(part)
 
 
 def _through(estimator: Any, private: type[Any]) -> Iterator[str]:
@@ -104,13 +163,7 @@ def _find_learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[st
     """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows
     meet.
     """
-    steps = [step for _, step in outer.estimator.steps]
-    alike = [at for at, step in enumerate(steps) if step is inner.estimator]
-    # a clone, with memory=
-    alike += [at for at, step in enumerate(steps) if type(step) is type(inner.estimator)]
-    earlier = [
-        step for step in steps[: alike[0] if alike else None] if step not in (None, "passthrough")
-    ]
+    earlier = _earlier(outer, inner)
     if not earlier:
         return
     names = [type(step).__name__ for step in earlier]
@@ -132,6 +185,16 @@ def _find_learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[st
         alone, together, rtol=0, atol=room, equal_nan=True
     ):
         yield from names
+
+
+def _earlier(outer: _Call, inner: _Call) -> list[Any]:
+    """The steps of a pipeline before the one that is fitted."""
+    steps = [step for _, step in outer.estimator.steps]
+    alike = [at for at, step in enumerate(steps) if step is inner.estimator]
+    # a clone, with memory=
+    alike += [at for at, step in enumerate(steps) if type(step) is type(inner.estimator)]
+    before = steps[: alike[0] if alike else None]
+    return [step for step in before if step not in (None, "passthrough")]
 
 
 def _learns_nothing(step: Any, row: Any, private: type[Any]) -> bool:
@@ -245,21 +308,27 @@ def _length(rows: Any) -> int:
 def _find_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
     """The transformers that all columns are called after, as `set_output` does."""
     names = [str(name) for name in getattr(rows, "columns", ())]
-    prefixed = [match and match[1] for match in map(_PREFIXED.fullmatch, names)]
+    prefixed = _prefixes(rows)
     numbered = [match and match[1] for match in map(_NUMBERED.fullmatch, names)]
-    if names and all(prefixed):
+    if prefixed:
         known = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
-        yield from (
-            str(name)
-            for name in prefixed
-            if str(name).rpartition("-")[0] not in known and name not in known
-        )
+        yield from (name for name in prefixed if name not in known)
     elif (
         names
         and all(numbered)
         and {*numbered} <= {name.lower() for name, _ in all_estimators("transformer")}
     ):
         yield from map(str, numbered)
+
+
+def _prefixes(rows: Any) -> list[str]:
+    """The transformers that all columns are called after; none where some are not."""
+    names = [str(name) for name in getattr(rows, "columns", ())]
+    prefixes = [match[1] for match in map(_PREFIXED.fullmatch, names) if match]
+    if len(prefixes) < len(names):
+        return []
+    # the second of a kind is called after it and a number, such as "dppca-2"
+    return [name.rpartition("-")[0] or name for name in prefixes]
 
 
 def _names_of(kind: type[Any]) -> Iterator[str]:

@@ -99,6 +99,11 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self._settle_schema().target_bounds
 
+    @property
+    def person(self) -> str | None:
+        """The column that says whose row each is, for an estimator's `groups`; None: none does."""
+        return self._settle_schema().person
+
     def _settle_schema(self) -> Schema:
         return self.schema_ if hasattr(self, "schema_") else self._read_schema()
 

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privlearn._scipy import ndtri
-from privlearn.core.accounting.pld.doubling import mean_of, refined, together
 from privlearn.core.accounting.pld.fourier import Factor, convolve_beside, length, transform_error
 from privlearn.core.accounting.pld.pairs import (
     Pair,
@@ -138,6 +137,9 @@ def _together_by_doubling(
     batches: int, sigmas: Sequence[float], h: float, tail: float
 ) -> list[Pair]:
     """The pairs of nearby noise multipliers, on grids that are fine enough for all of them."""
+    # only where partitions are priced so
+    from privlearn.core.accounting.pld.doubling import mean_of, refined, together
+
     largest = max(sigmas)
 
     def step(bins: int) -> float:

@@ -49,11 +49,13 @@ class AxisLabels:
         results: of each result; None for one that holds nothing of the examples. The last stands
             for all that follow.
         along: labels that the operation works along, where no examples may be.
+        numbering: arguments that count the examples: 0, 1, 2, ...
     """
 
     inputs: Mapping[Argument, Sequence[Label]]
     results: Sequence[Sequence[Label] | None]
     along: frozenset[Label] = field(default_factory=frozenset)
+    numbering: frozenset[Argument] = frozenset()
 
 
 class Arguments(Protocol):
@@ -433,7 +435,8 @@ def indexed(call: Arguments) -> AxisLabels:
     """
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {("self", 0): labels.before}
-    return AxisLabels(inputs | labels.indices, [labels.after], labels.along)
+    inputs |= labels.indices
+    return AxisLabels(inputs, [labels.after], labels.along, labels.numbering)
 
 
 @rule("index_put _index_put_impl")
@@ -452,7 +455,8 @@ def put(call: Arguments) -> AxisLabels:
         ("self", 0): labels.before,
         ("values", 0): labels.after[len(labels.after) - values.dim() :],
     }
-    return AxisLabels(inputs | labels.indices, [labels.before], labels.along)
+    inputs |= labels.indices
+    return AxisLabels(inputs, [labels.before], labels.along, labels.numbering)
 
 
 @dataclass
@@ -463,6 +467,7 @@ class _Indexing:
     indices: dict[Argument, Sequence[Label]]
     after: list[Label]
     along: frozenset[Label]
+    numbering: frozenset[Argument]
 
 
 def _index_labels(call: Arguments) -> _Indexing:
@@ -478,6 +483,7 @@ def _index_labels(call: Arguments) -> _Indexing:
     before: list[Label] = [f"from {dim}" if dim in indices else dim for dim in range(tensor.dim())]
     along = {f"from {dim}" for dim in indices}
     inputs: dict[Argument, Sequence[Label]] = {}
+    numbering = set[Argument]()
     for dim, index in indices.items():
         labels = picked[wide - index.dim() :]
         constant = call.axis("indices", dim) is None
@@ -486,13 +492,15 @@ def _index_labels(call: Arguments) -> _Indexing:
         if number is not None:
             before[dim] = labels[number]
             along.discard(f"from {dim}")
+            numbering.add(("indices", dim))
         else:
             inputs["indices", dim] = labels
     dims = sorted(indices)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     rest: list[Label] = [dim for dim in range(tensor.dim()) if dim not in indices]
     at = dims[0] if adjacent else 0
-    return _Indexing(before, inputs, [*rest[:at], *picked, *rest[at:]], frozenset(along))
+    after = [*rest[:at], *picked, *rest[at:]]
+    return _Indexing(before, inputs, after, frozenset(along), frozenset(numbering))
 
 
 def _find_counting_dim(index: Tensor, size: int) -> int | None:

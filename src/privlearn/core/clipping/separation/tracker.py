@@ -32,7 +32,6 @@ from privlearn.core.clipping.separation.axis_rules import (
     Denied,
     ExampleAxis,
     Label,
-    Rule,
     pointwise,
 )
 from privlearn.core.clipping.separation.program import (
@@ -73,57 +72,40 @@ class MemoryMark(NamedTuple):
         period: byte b belongs to example b // period % examples; 0: it holds nothing of the batch.
         met: in which operation examples met; empty if they did not.
         lasts: whether what is written there is there in later passes.
+        before: whether it was there, as it is, when the pass began.
     """
 
     number: int
     period: int = 0
     met: str = ""
     lasts: bool = False
+    before: bool = False
+
+
+def _split(names: str) -> frozenset[str]:
+    return frozenset(names.split())
 
 
 _numbers = count(1)
 #: Give what they are given, as it lies there, without a schema that says so.
-_SAME_MEMORY = {
-    "_unsafe_view",
-    "_reshape_alias",
-    "lift",
-    "alias",
-    "detach_",
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-    "unsafe_chunk",
-}
+_SAME_MEMORY = _split(
+    "_unsafe_view _reshape_alias lift alias detach_ unsafe_split unsafe_split_with_sizes "
+    "unsafe_chunk"
+)
 #: Write into a tensor whatever was there.
-_OVERWRITES = {
-    "copy",
-    "fill",
-    "zero",
-    "bernoulli",
-    "uniform",
-    "normal",
-    "random",
-    "exponential",
-    "log_normal",
-    "cauchy",
-    "geometric",
-}
+_OVERWRITES = _split(
+    "copy fill zero bernoulli uniform normal random exponential log_normal cauchy geometric"
+)
 #: Make a tensor by the shape and type of another, without any of its numbers.
-_SHAPED_LIKE = {
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "new_empty_strided",
-}
+_SHAPED_LIKE = _split(
+    "zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full "
+    "new_empty new_empty_strided"
+)
+#: Arguments that say how many rows there are. What they change is seen where a result is read.
+_SIZES = {"size", "repeats", "N"}
 #: Make a tensor that holds whatever was in its memory: zeros while examples are followed, so that a
 #: part that is not written is the same for all of them.
-_UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_UNWRITTEN = _split("empty empty_like empty_strided new_empty new_empty_strided")
 
 
 def _storage(tensor: Tensor) -> Any:
@@ -164,6 +146,62 @@ def axis_of(tensor: Tensor, period: int, examples: int) -> ExampleAxis | None:
 
 
 @final
+class _Operation:
+    """What is known of an operation before it is called.
+
+    Attributes:
+        name: as PyTorch writes it.
+        plain: the same, without the underscore of one in place.
+        arguments: their names, in their order.
+        defaults: of those that have one.
+        writes: names of arguments that it writes into.
+        rule: where the examples are in its results; None: it has no rule.
+        is_view: whether it only gives views, or only changes how its tensor lies.
+        tells: whether Python knows values of what it is given: by a number, or by a shape.
+    """
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        namespace, _, self.name = schema.name.partition("::")
+        in_place = self.name.endswith("_") and not self.name.endswith("__")
+        self.plain = self.name[:-1] if in_place else self.name
+        self.arguments = [argument.name for argument in schema.arguments]
+        self.defaults = {
+            argument.name: argument.default_value
+            for argument in schema.arguments
+            if argument.has_default_value()
+        }
+        self.writes = {
+            argument.name
+            for argument in schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        }
+        self.tells = (
+            torch.Tag.data_dependent_output in func.tags
+            or torch.Tag.dynamic_output_shape in func.tags
+        )
+        gives_views = any(
+            result.alias_info is not None and not result.alias_info.is_write
+            for result in schema.returns
+        )
+        in_native = namespace == "aten"
+        self.is_view = in_native and (
+            gives_views or self.name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
+        )
+        is_known = in_native or (namespace, self.plain) == ("mkldnn", "_linear_pointwise")
+        self.rule = RULES.get(self.plain) if is_known else None
+        if self.rule is None and in_native:
+            packet = getattr(torch.ops.aten, self.plain, None)
+            names = packet.overloads() if packet is not None else []
+            overloads = (func, *(getattr(packet, name) for name in names))
+            if any(torch.Tag.pointwise in overload.tags for overload in overloads):
+                self.rule = pointwise
+
+
+_operation = cache(_Operation)
+
+
+@final
 class _Call:
     """One call of an operation: its arguments by name, and where its tensors have their
     examples.
@@ -172,46 +210,34 @@ class _Call:
     def __init__(
         self, tracker: AxisTracker, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
-        schema = func._schema.arguments
-        self.name = func._schema.name.partition("::")[2]
-        in_place = self.name.endswith("_") and not self.name.endswith("__")
-        self.plain = self.name[:-1] if in_place else self.name
+        operation = _operation(func)
+        self.operation, self.name, self.plain = operation, operation.name, operation.plain
         self.func = func
-        self._values = {
-            argument.name: argument.default_value
-            for argument in schema
-            if argument.has_default_value()
-        }
-        self._values |= {
-            argument.name: value for argument, value in zip(schema, args, strict=False)
-        } | kwargs
-        writes = {
-            argument.name
-            for argument in schema
-            if argument.alias_info is not None and argument.alias_info.is_write
-        }
-        self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
+        self.passed = dict(zip(operation.arguments, args, strict=False)) | kwargs
+        self._values = operation.defaults | self.passed
+        self.written = [
+            tensor for name in operation.writes for _, tensor in _tensors(self._values.get(name))
+        ]
         #: Tensors that are written, in memory whose other parts are not the same for all examples.
         self.beside: list[Tensor] = []
         self.tensors: dict[Argument, Tensor] = {}
         self.axes: dict[Argument, ExampleAxis] = {}
-        self.constants: set[Argument] = set()
-        self.met, self.of_batch, self.dims = "", False, 0
-        for argument in schema:
-            for at, tensor in _tensors(self._values.get(argument.name)):
-                self.dims = max(self.dims, tensor.dim() if argument.name != "out" else 0)
-                if argument.name in writes and (
-                    self.plain in _OVERWRITES or argument.name != "self"
-                ):
+        #: Constants, and where they have a part for each example.
+        self.constants: dict[Argument, ExampleAxis | None] = {}
+        self.met, self.of_batch, self.draws, self.dims = "", False, False, 0
+        for name in operation.arguments:
+            for at, tensor in _tensors(self._values.get(name)):
+                self.dims = max(self.dims, tensor.dim() if name != "out" else 0)
+                if name in operation.writes and (self.plain in _OVERWRITES or name != "self"):
                     continue  # what was there does not matter
-                self._read(tracker, (argument.name, at), tensor)
+                self._read(tracker, (name, at), tensor)
 
     def _read(self, tracker: AxisTracker, name: Argument, tensor: Tensor) -> None:
         mark = tracker.mark_of(tensor)
         self.tensors[name] = tensor
         self.of_batch |= bool(mark.period or mark.met)
         if not (mark.period or mark.met):
-            self.constants.add(name)
+            self.constants[name] = None
         self.met = self.met or mark.met
         if mark.period and tracker.examples > 1:
             try:
@@ -250,8 +276,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             followed holds if a device then answers so.
 
     Attributes:
-        noted: numbers that operations on the batch were given. They must not depend on its size.
-            Those on a device are tensors, where something is assumed.
+        noted: how operations on the batch were called: the numbers that they were given, what they
+            read of constants, and where in an example's part of a memory they read and wrote. None
+            of it may depend on how many examples there are.
     """
 
     def __init__(
@@ -282,7 +309,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """`tensor` holds nothing of the batch."""
         if tensor.layout is torch.strided and self._known(tensor) is None:
             lasts = tensor in self._constants and not self._constants.are_restored(tensor)
-            _storage(tensor).mark = MemoryMark(self._number, lasts=lasts)
+            before = not self._from_python
+            _storage(tensor).mark = MemoryMark(self._number, lasts=lasts, before=before)
 
     def _known(self, tensor: Tensor) -> MemoryMark | None:
         mark: MemoryMark | None = getattr(_storage(tensor), "mark", None)
@@ -353,12 +381,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run `func`, and mark what it gives."""
         kwargs = kwargs or {}
         self._calls += 1
-        is_view, own_rule = _kind(func)
-        if is_view:
+        if _operation(func).is_view:
             return func(*args, **kwargs)
         call = _Call(self, func, args, kwargs)
-        answer = self._answer(call, own_rule)
-        self._note(call, func, args)
+        answer = self._answer(call)
+        self._note(call)
         first = answer[0] if isinstance(answer, list) else answer
         if isinstance(first, ExampleAxis) and self.examples > 1:
             call.beside = [tensor for tensor in call.written if not self._may_hold(tensor, first)]
@@ -380,16 +407,15 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
         return out
 
-    def _answer(
-        self, call: _Call, own_rule: Rule | None
-    ) -> list[ExampleAxis | str | None] | str | None:
+    def _answer(self, call: _Call) -> list[ExampleAxis | str | None] | str | None:
         """Where the examples are in each result: a text where they met, None in what holds nothing
         of them.
 
         Raises:
             Coupled: Python would know values of the batch.
         """
-        drawn = self._follow_draw(call) if draws_numbers(call.func, call._values) else None
+        call.draws = draws_numbers(call.func, call._values)
+        drawn = self._follow_draw(call) if call.draws else None
         if not call.of_batch or call.plain in _SHAPED_LIKE:
             return [drawn] if drawn else None
         if self.examples == 1:
@@ -402,9 +428,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.met:
             return call.met
         try:
-            if own_rule is None:
+            if call.operation.rule is None:
                 raise Denied(f"{call.plain} has no rule that keeps examples apart")
-            axes = self._settle(call, own_rule(call))
+            axes = self._settle(call, call.operation.rule(call))
         except Denied as error:
             return f"{error}{_line_of_user()}"
         if drawn and axes[0] != drawn:
@@ -449,10 +475,13 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             label, shape = dim_label, axis
         if shape is None or label is None:
             return [None]
+        for name in answer.numbering:
+            call.constants.pop(name, None)
         for name, tensor in call.tensors.items():
             labels = answer.inputs.get(name, ())
             if name not in call.axes and label in labels:
-                self._require_even(call, tensor, shape._replace(dim=list(labels).index(label)))
+                axis = call.constants[name] = shape._replace(dim=list(labels).index(label))
+                self._require_even(call, tensor, axis)
         answers: list[ExampleAxis | str | None] = []
         for result in answer.results:
             if result is None:
@@ -500,23 +529,46 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.equal(one, other)
         return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
-    def _note(self, call: _Call, func: Any, args: Sequence[Any]) -> None:
-        """Keep the numbers that an operation on the batch is given."""
-        if not call.of_batch or call.met or self._is_asking:
+    def _note(self, call: _Call) -> None:
+        """Note how an operation on the batch is called."""
+        of_batch = call.of_batch and not call.met and call.plain not in _SHAPED_LIKE
+        if self.examples == 1 or self._is_asking or not (of_batch or call.draws):
             return
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if isinstance(value, int | float) and str(argument.type) in _NUMBERS:
-                self.noted.append(float(value))
-        for name, tensor in call.tensors.items():
-            if (
-                name in call.constants
-                and tensor.dim() == 0
-                and not tensor.is_complex()
-                and not tensor.requires_grad
-            ):
-                later = self._assumed is not None and not on_processor(tensor)
-                number = tensor.detach().to(torch.float64, copy=True)
-                self.noted.append(number if later else float(number))
+        for argument, value in call.passed.items():
+            if argument not in _SIZES:
+                self.noted += _numbers_in(value)
+        for name, tensor in call.tensors.items() if of_batch else ():
+            if name in call.axes:
+                self._note_place(tensor, call.axes[name], self.mark_of(tensor).period)
+            elif name in call.constants:
+                self._note_constant(tensor, call.constants[name])
+
+    def _note_place(self, tensor: Tensor, axis: ExampleAxis, period: int) -> None:
+        """Note where in an example's part of its memory `tensor` is."""
+        size, whole = tensor.element_size(), period * self.examples
+        begin = tensor.storage_offset() * size
+        others = (
+            (dim, length, *divmod(entries * size, whole))
+            for dim, (length, entries) in enumerate(zip(tensor.shape, tensor.stride(), strict=True))
+            if dim != axis.dim and length > 1
+        )
+        self.noted.append((axis, begin // whole, begin % period, *others))
+
+    def _note_constant(self, tensor: Tensor, axis: ExampleAxis | None) -> None:
+        """Note what a constant has for one example: its place if it was there before the pass, else
+        its numbers.
+        """
+        part = tensor.detach()
+        if axis is not None and part.shape[axis.dim] > 1:
+            part = part.unflatten(  # type: ignore[no-untyped-call]
+                axis.dim, (axis.outer, self.examples, axis.inner)
+            )
+            part = part.select(axis.dim + 1, 0)
+        if self.mark_of(tensor).before:
+            place = (_storage(part)._cdata, part.storage_offset(), part.shape, part.stride())
+            self.noted.append(place)
+        else:
+            self.noted.append(part.clone())
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
         """MemoryMark the memory of a result.
@@ -543,6 +595,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     tensor,
                     f"{call.name} writes a constant that differs along the batch{_line_of_user()}",
                 )
+            elif held.period and self.examples > 1:
+                axis = axis_of(tensor, held.period, self.examples)
+                self._note_place(tensor, axis or ExampleAxis(-1), held.period)
+                self._note_constant(tensor, axis)
             return
         if isinstance(answer, str):
             self._meet(tensor, answer)
@@ -563,6 +619,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             same = False
         if same:
             _storage(tensor).mark = MemoryMark(self._number, period)
+            if is_written:
+                self._note_place(tensor, answer, period)
         else:
             self._meet(tensor, f"{call.name} gives examples in another order{_line_of_user()}")
 
@@ -579,6 +637,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         parts = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory)
         parts = parts.view(-1, self.examples, period)
+        self.noted.append(parts[:, 0].clone())
         return self._are_equal(parts, parts[:, :1].expand_as(parts))
 
     def _meet(self, tensor: Tensor, where: str) -> None:
@@ -622,6 +681,17 @@ def _results(out: Any) -> Iterator[Tensor]:
             yield from (item for item in value if isinstance(item, Tensor))
 
 
+def _numbers_in(value: Any) -> Iterator[float]:
+    """All numbers in an argument."""
+    if isinstance(value, complex):
+        yield from (value.real, value.imag)
+    elif isinstance(value, int | float):
+        yield float(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers_in(item)
+
+
 def _shape_of_draw(call: _Call) -> Sequence[int]:
     """The shape of what a call draws."""
     for name in ("self", "input"):
@@ -638,91 +708,24 @@ def _tells(call: _Call) -> bool:
             for _, index in _tensors(call["indices"])
             if index.dtype in (torch.bool, torch.uint8)
         ]
-        return (bool(masks) and any(name[0] == "indices" for name in call.axes)) or (
-            bool(masks) and bool(call.met)
-        )
+        examples_meet = bool(call.met) or any(name[0] == "indices" for name in call.axes)
+        return bool(masks) and examples_meet
     if call.plain == "_ctc_loss":
         return any(name[0].endswith("lengths") for name in call.axes)
-    return (
-        torch.Tag.data_dependent_output in call.func.tags
-        or torch.Tag.dynamic_output_shape in call.func.tags
-    )
+    return call.operation.tells
 
 
-@cache
-def _kind(func: Any) -> tuple[bool, Rule | None]:
-    """Whether an operation only gives views or only changes how its tensor lies; and its rule."""
-    schema = func._schema
-    namespace, _, name = schema.name.partition("::")
-    is_view = any(
-        result.alias_info is not None and not result.alias_info.is_write
-        for result in schema.returns
-    )
-    is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
-    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    known = namespace == "aten" or (namespace, plain) == ("mkldnn", "_linear_pointwise")
-    own_rule = RULES.get(plain) if known else None
-    if own_rule is None and namespace == "aten":
-        packet = getattr(torch.ops.aten, plain, None)
-        overloads = (
-            [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-        )
-        if any(torch.Tag.pointwise in overload.tags for overload in (func, *overloads)):
-            own_rule = pointwise
-    return is_view and namespace == "aten", own_rule
-
-
-#: Types of arguments that are numbers. Python's numbers are also given in place of tensors.
-_NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "Tensor"}
 #: Functions that make tensors of Python's numbers.
-_OF_PYTHON_NUMBERS = {
-    "tensor",
-    "as_tensor",
-    "asarray",
-    "__setitem__",
-    "__getitem__",
-    "scalar_tensor",
-}
+_OF_PYTHON_NUMBERS = _split("tensor as_tensor asarray __setitem__ __getitem__ scalar_tensor")
 #: Functions that tell nothing of a tensor's values, or give them as tensors.
-_TELL_NOTHING = {
-    "nelement",
-    "get_device",
-    "storage_offset",
-    "ndimension",
-    "element_size",
-    "requires_grad_",
-    "is_same_size",
-    "type",
-    "__hash__",
-    "__set__",
-    "is_tensor",
-    "retain_grad",
-    "is_signed",
-    "is_inference",
-    "is_conj",
-    "is_neg",
-    "result_type",
-    "can_cast",
-    "promote_types",
-    "broadcast_tensors",
-    "is_coalesced",
-    "has_names",
-    "set_grad_enabled",
-    "is_distributed",
-    "is_complex",
-    "is_set_to",
-}
+_TELL_NOTHING = _split(
+    "nelement get_device storage_offset ndimension element_size requires_grad_ is_same_size "
+    "type __hash__ __set__ is_tensor retain_grad is_signed is_inference is_conj is_neg "
+    "result_type can_cast promote_types broadcast_tensors is_coalesced has_names "
+    "set_grad_enabled is_distributed is_complex is_set_to"
+)
 #: Attributes that tell nothing of a tensor's values, beside those whose names begin with "is_".
-_ATTRIBUTES = {
-    "names",
-    "itemsize",
-    "nbytes",
-    "retains_grad",
-    "output_nr",
-    "_version",
-    "name",
-    "shape",
-}
+_ATTRIBUTES = _split("names itemsize nbytes retains_grad output_nr _version name shape")
 
 
 def _tells_nothing(func: Any, name: str) -> bool:
