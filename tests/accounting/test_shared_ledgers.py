@@ -223,3 +223,21 @@ def test_a_folder_that_can_only_be_read(tmp_path: Path) -> None:
     store._connection().execute("PRAGMA query_only = 0")
     assert path.read_bytes() == before
     assert ledger.event == compose([Gaussian(9.0)])
+
+
+def test_a_ledger_whose_key_is_left_is_not_begun_anew(tmp_path: Path) -> None:
+    """It was deleted or moved, and a new one would not count what was spent."""
+    path = tmp_path / "study.db"
+    Ledger.open(path, Budget(epsilon=3.0, delta=1e-5))
+    path.unlink()
+    for begin in (
+        lambda: Ledger.open(path, Budget(epsilon=3.0, delta=1e-5)),
+        lambda: Ledger.open(path, create=True),
+    ):
+        with pytest.raises(BadInput, match="bring it back"):
+            begin()
+        assert not path.exists()
+    path.with_name("study.db.key").unlink()
+    Ledger.open(path, create=True)
+    with pytest.raises(BadInput, match="only records"):
+        Ledger.open(path, Budget(epsilon=3.0, delta=1e-5))

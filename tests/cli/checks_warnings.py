@@ -324,7 +324,23 @@ def declared_by_a_slip(place: Path) -> str:
     return " ".join(str(each.message) for each in heard)
 
 
+def without_its_checkpoint(place: Path) -> str:
+    """A run that was interrupted, whose checkpoint is deleted to begin anew."""
+    plan = pv.Plan(pv.sampling.FullBatch(), 2, pv.schedules.Constant(1.0))
+    rows = (zeros(4, 2), zeros(4, dtype=torch.long))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    path = place / "interrupted.pt"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with pv.Run(plan, nn.Linear(2, 2), loss, rows, checkpoint=path) as run:
+                run.step(next(run.batches()))
+            path.unlink()
+    return " ".join(str(each.message) for each in heard)
+
+
 TRIGGERS: dict[str, Callable[[Path], str]] = {
+    "a checkpoint that was deleted": without_its_checkpoint,
     "a private figure that is compared": compared,
     "test rows without figures": without_figures,
     "an audit of private rows": audited,

@@ -485,6 +485,31 @@ def check_a_resumed_loop_knows_what_it_spent() -> None:
 
 
 @check
+def check_steps_after_the_last_checkpoint_are_spent() -> None:
+    """They were released, and are repeated with the same noise: no step counts twice."""
+    options = {"adjacency": "zero_out", "delta": 1e-5, "epochs": 3, "epsilon": 3.0}
+    for saved, after in ((0, 5), (3, 8), (4, 4)):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/run"
+            loop = private(loss=loss, checkpoint=Checkpoint(path, every=1e9), **options)
+            batches = loop.batches()
+            for step in range(after):
+                if step == saved:
+                    loop.session.file._last = -1e9  # the next batch is preceded by a checkpoint
+                loop.step(next(batches))
+            expected = loop.spent()
+            loop.close()
+            again = private(loss=loss, checkpoint=path, **options)
+            assert abs(again.spent().epsilon - expected.epsilon) < 1e-9
+            repeated = again.batches()
+            for _ in range(3):
+                again.step(next(repeated))
+                assert again.spent().epsilon >= expected.epsilon - 1e-9
+            assert again.spent().epsilon < 2 * expected.epsilon
+            again.close()
+
+
+@check
 def check_figures_of_training_rows_are_not_published() -> None:
     """Neither a figure that a step returned, nor what is computed from several, nor one with such a
     name.

@@ -35,6 +35,10 @@ from privlearn.core.sampling import Indices
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 
+#: What to do where a run can't go on.
+BEGIN_ANEW = (
+    "To begin anew, delete the checkpoint: only a ledger in a file still counts what it released"
+)
 _MAGIC = b"privlearn checkpoint 1\n"
 #: Among the facts of a run: where it is computed.
 DEVICE = "device"
@@ -173,6 +177,14 @@ class Checkpoint:
         self._notes.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         return lines
 
+    @property
+    def steps_noted(self) -> int:
+        """How many steps were noted, also after what was saved last."""
+        try:
+            return self._notes.read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
     def forget_notes(self) -> None:
         """A run begins: what an earlier one left is deleted."""
         self._close()
@@ -197,7 +209,7 @@ class Checkpoint:
         except (OSError, ValueError, AttributeError) as error:
             raise BadInput(
                 f"{self._marks} is damaged: it says whether anything can be claimed for the run. "
-                "Begin anew; what the run was charged stays charged"
+                f"{BEGIN_ANEW}"
             ) from error
 
     def _close(self) -> None:
@@ -315,8 +327,8 @@ def unpacked(content: bytes, path: Path) -> Saved:
     body = content[len(head) :]
     if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
         raise BadInput(
-            f"{path} is not a checkpoint of this version of privlearn, or it is damaged. To begin "
-            "anew, delete it; what the run was charged stays charged"
+            f"{path} is not a checkpoint of this version of privlearn, or it is damaged. "
+            f"{BEGIN_ANEW}"
         )
     try:
         tensors = load_tensors(body)
@@ -419,8 +431,8 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
         from privlearn.runs.fact_texts import differences  # for the words of a refusal
 
         raise BadInput(
-            f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began "
-            "with, or delete it and begin anew (what it was charged stays charged)"
+            f"the checkpoint is of another run: {differences(then, now)}. Expected what it began "
+            f"with. {BEGIN_ANEW}"
         )
 
 

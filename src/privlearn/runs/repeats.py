@@ -23,6 +23,7 @@ import torch
 from privlearn.core.devices import on_processor
 from privlearn.core.processes import World
 from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import BEGIN_ANEW
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,8 +77,7 @@ class Repeats:
             assert self._file is not None
             raise BadInput(
                 f"the notes of steps beside {self._file.path} are damaged, or an earlier "
-                "version's: repeated steps can't be compared. Begin anew; what the run was "
-                "charged stays charged"
+                f"version's: repeated steps can't be compared. {BEGIN_ANEW}"
             ) from error
 
     def take(self, settings: str) -> None:
@@ -123,14 +123,13 @@ class Repeats:
                 "a step was taken before the interruption, with other settings of the optimizer "
                 "(its learning rate, say), and would be repeated with the same noise. Give those "
                 "it began with (in a loop: private.keep(scheduler); in a trainer: the same "
-                "arguments), or begin anew; what the run was charged stays charged"
+                f"arguments). {BEGIN_ANEW}"
             )
         elif then != now:
             raise BadInput(
                 "a step was taken before the interruption, with the same noise on other sums: a "
                 "row, the loss, the model or the rounding changed. Go on with what the run began "
-                "with, on the same machine and as many processes, or begin anew; what the run was "
-                "charged stays charged"
+                f"with, on the same machine and as many processes. {BEGIN_ANEW}"
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privlearn.errors import BadInput
-from privlearn.runs.checkpoint import Saved, whole
+from privlearn.runs.checkpoint import BEGIN_ANEW, Saved, whole
 from privlearn.runs.session import Part, TrainingSession
 
 
@@ -19,7 +19,7 @@ def state_in(saved: Saved, name: str) -> Any:
     if name not in saved.plain["parts"]:
         raise BadInput(
             f"the checkpoint holds no {name!r}: it was written by a run that did not keep it. Keep "
-            "what that run kept, in the same order; delete the file to begin anew"
+            f"what that run kept, in the same order. {BEGIN_ANEW}"
         )
     return saved.plain["parts"][name]
 

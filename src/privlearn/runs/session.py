@@ -385,7 +385,7 @@ class TrainingSession(Session):
                 if bound:  # the same keys may have been used
                     self.repeats.recall()
                 else:
-                    self.repeats.forget()
+                    self._forget_notes()
                 self._watch()
                 if self._writes_shards:
                     self._save(0)
@@ -404,6 +404,18 @@ class TrainingSession(Session):
             self.repeats.recall(ended=self.ledger.has_ended)
             self._restore(self.saved)
             self._watch()
+
+    def _forget_notes(self) -> None:
+        """Delete what an earlier run noted beside the checkpoint that this one begins."""
+        steps = self.file.steps_noted if self.file and self.keeps else 0
+        if self.file and steps and not self.ledger.path:
+            warn(
+                f"the checkpoint {self.file.path} of an earlier run was deleted, and no ledger in "
+                f"a file counts the {steps} step{'s' * (steps > 1)} that it released: this run's "
+                "guarantee leaves them out. If the rows are the same, give both runs one ledger, "
+                "pv.Ledger.open(path, budget)"
+            )
+        self.repeats.forget()
 
     def _bind(self) -> bool:
         """Let keys of a secret that outlives the call follow from the run, before anything is

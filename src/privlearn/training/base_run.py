@@ -58,6 +58,9 @@ class BaseRun(Described):
         self._steps_saved: int = (
             saved.plain["epoch"] * task.steps + saved.plain["step"] if saved else 0
         )
+        # Steps after the last checkpoint were released, too: they are repeated with the same noise.
+        noted = session.file.steps_noted if saved and session.file else 0
+        self._steps_known = max(self._steps_saved, min(noted, self.steps))
         self._epoch: Epoch | None = None  # the one that was handed out last
         self._parts: dict[str, Part] = {}
         self._result: Result | None = None
@@ -319,27 +322,34 @@ class BaseRun(Described):
         return replace(priced, kind="estimate", rows_per_person=plan.unit.rows_per_person)
 
     def _to_charge_again(self) -> list[Event]:
-        """What the steps in a checkpoint cost, as far as the ledger is charged for it again only
-        with the first batch.
+        """What the steps before an interruption cost, as far as the ledger is charged for it again
+        only when they are repeated.
 
         A ledger in a file has all of the run set aside.
         """
-        session, plan = self.session, self.plan
-        if self.ledger.path or session.complete or session.steps_done >= self._steps_saved:
+        session, plan, done = self.session, self.plan, self.session.steps_done
+        if self.ledger.path or session.complete or done >= self._steps_known:
             return []
         if plan.filter is not None:
             return [plan.filter] if session.first == (0, 0) else []
-        assert session.saved is not None
-        epoch, step = session.saved.plain["epoch"], session.saved.plain["step"]
-        noise = plan.noise_multipliers()
-        new = session.first == (0, 0)  # else whole epochs are charged already
-        whole = [plan.epoch_event(each) for each in noise[:epoch]] if new else []
-        if not step:
-            return whole
-        event = compose([plan.epoch_event(noise[epoch])])
-        # of steps, cycles or the epoch, each made at its first batch
-        charges = sum(times for _, times in walk(event))
-        return [*whole, first(event, math.ceil(step * charges / self.steps_per_epoch))]
+        if done < self._steps_saved and session.first != (0, 0):  # whole epochs are charged already
+            done = self._steps_saved - self._steps_saved % self.steps_per_epoch
+        return [*self._events_of(done, self._steps_known)]
+
+    def _events_of(self, start: int, stop: int) -> Iterator[Event]:
+        """What the steps from `start` to `stop` cost."""
+        length = self.steps_per_epoch
+        for epoch, noise in enumerate(self.plan.noise_multipliers()):
+            begin, end = (min(max(at - epoch * length, 0), length) for at in (start, stop))
+            event = self.plan.epoch_event(noise)
+            if end - begin == length:
+                yield event
+            elif begin < end:
+                event = compose([event])
+                # of steps, cycles or the epoch, each made at its first batch
+                charges = sum(times for _, times in walk(event))
+                before, after = (math.ceil(at * charges / length) for at in (begin, end))
+                yield first(event, after - before)
 
     # -- the end
 

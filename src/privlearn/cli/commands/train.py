@@ -167,7 +167,11 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
 def _read_claim(folder: Path) -> dict[str, Any]:
     """What the certificate of a run on a shared ledger claims."""
     claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
-    runs = claim["ledger"]["runs"] if "ledger" in claim else "for this run, the only one so far"
+    runs = (
+        claim["ledger"]["runs"]
+        if "ledger" in claim
+        else "for this run alone, as its ledger has no limit"
+    )
     return {"epsilon": claim["epsilon"], "method": claim["method"], "runs": runs}
 
 

@@ -70,11 +70,16 @@ def open_database(
     if not there or (data_set is not None and budget is not None):
         database.begin(budget, require_measure(measure, budget), owner)
     state = database.read()
+    if budget is not None and state.budget is None:
+        raise BadInput(
+            f"{database.path} only records, and {budget} was given: a budget chosen after runs "
+            "limits nothing. Expected no budget, or a new ledger for runs to come; what this one "
+            "recorded then counts in addition"
+        )
     if budget is not None and state.budget != budget:
         raise BadInput(
-            f"{database.path} has "
-            f"{f'a budget of {state.budget}' if state.budget else 'no budget'}, and {budget} was "
-            "given: a ledger's budget is fixed. Leave it out, or begin another ledger"
+            f"{database.path} has a budget of {state.budget}, and {budget} was given: a ledger's "
+            "budget is fixed. Leave it out; for other rows, begin another ledger"
         )
     if measure is not None and state.measure != measure:
         raise BadInput(

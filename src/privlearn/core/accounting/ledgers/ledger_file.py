@@ -123,11 +123,17 @@ class LedgerFile(LedgerDatabase):
         """Begin the data set's ledger; one that another process began meanwhile stays as it is.
 
         Raises:
-            BadInput: it can't be written.
+            BadInput: it can't be written; or it is gone, and its key is there.
         """
         if self.exists():
             super().begin(budget, measure, owner)
             return
+        if self._key_file.exists():
+            raise BadInput(
+                f"there is no ledger {self.path}, and its key {self._key_file.name} is there: it "
+                "was deleted or moved. Expected the ledger, which counts what was spent on its "
+                "rows: bring it back. To begin one for other rows, delete the key"
+            )
         with self._alone():
             if self.exists():
                 return
@@ -248,7 +254,7 @@ class LedgerFile(LedgerDatabase):
         """The key in `PATH.key`, which those may read who may read the ledger, but never
         everybody.
         """
-        file = self.path.with_name(f"{self.path.name}.key")
+        file = self._key_file
         with self.readable(), self._alone():
             if not file.exists():
                 if not create:
@@ -260,6 +266,10 @@ class LedgerFile(LedgerDatabase):
                 mode = self.path.stat().st_mode & 0o660
                 write_durably(file, secrets.token_hex(32).encode(), mode=mode)
             return file.read_bytes().strip()
+
+    @property
+    def _key_file(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.key")
 
     def _is_former(self) -> bool:
         """Whether the file is of version 0.1, and no database."""

@@ -16,8 +16,12 @@ def similar_ledger(path: Path | str) -> Path | None:
     """
     if isinstance(path, str):
         return None
-    files = path.parent.glob(f"*{path.suffix}") if path.parent.is_dir() else ()
-    beside = {other.name: other for other in files if other.is_file()}
+    files = path.parent.iterdir() if path.parent.is_dir() else ()
+    beside = {
+        other.name: other
+        for other in files
+        if other.is_file() and other.suffix not in (".key", ".lock")
+    }
     for name in get_close_matches(path.name, beside, cutoff=0.8):
         with suppress(PrivlearnError):
             database = LedgerFile(beside[name])
