@@ -143,8 +143,8 @@ MUTANTS = [
     Mutant(
         "an earlier pass stands for any",
         backends.SeparationCheck._judge,
-        "if examples > 7 and _same_notes(notes, self._seen.notes.get(kind, ()), assumed=None):",
-        "if examples > 7 and self._seen.notes.get(kind):",
+        "if again and _same_notes(notes, self._seen.notes.get(kind, ())):",
+        "if again and self._seen.notes.get(kind):",
         SIZE,
     ),
     Mutant(

@@ -312,11 +312,13 @@ class SeparationCheck:
         if examples == 1:  # it is computed as if alone
             return program, ""
         kind = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
-        # An earlier pass over as few examples mostly noted what one would now.
-        if examples > 7 and _same_notes(notes, self._seen.notes.get(kind, ()), assumed=None):
+        # An earlier pass over four examples mostly noted what one would now. On a device a look
+        # would wait, and processes have to take the same passes.
+        again = examples > 7 and assumed is None and self._problem.any_process is bool
+        if again and _same_notes(notes, self._seen.notes.get(kind, ())):
             return program, ""
         _, other_notes = self._follow(leaves, *others, assumed=assumed)
-        if examples > 7:
+        if again:
             self._seen.notes[kind] = other_notes
         if _same_notes(notes, other_notes, assumed):
             return program, ""
