@@ -340,6 +340,8 @@ SIZED: dict[str, Sized] = {
         h + STATE.expand(2, -1)[:, : int(number)].sum() * STATE[int(number)]
     ),
     "a shift": lambda h, number: h.roll(int(number), 1),
+    "a word": lambda h, number: F.gelu(h, approximate="tanh" if number == 2 else "none"),
+    "a type": lambda h, number: h.to(torch.float32 if number == 2 else torch.float64).double(),
 }
 
 

@@ -50,7 +50,7 @@ _COLOURS = dict(
 Reached = dict[tuple[str, float, str], list[Outcome]]
 
 
-@cached("six-tables")
+@cached("six-tables, second version")
 def predict(
     seed: int, *, name: str, way: str, epsilon: float = 0.0, first: int | None = None
 ) -> dict[str, Any]:

@@ -276,9 +276,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             followed holds if a device then answers so.
 
     Attributes:
-        noted: how operations on the batch were called: the numbers that they were given, what they
-            read of constants, and where in an example's part of a memory they read and wrote. None
-            of it may depend on how many examples there are.
+        noted: how operations on the batch were called: their arguments, what they read of
+            constants, and where in an example's part of a memory they read and wrote. None of it
+            may depend on how many examples there are.
     """
 
     def __init__(
@@ -534,9 +534,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         of_batch = call.of_batch and not call.met and call.plain not in _SHAPED_LIKE
         if self.examples == 1 or self._is_asking or not (of_batch or call.draws):
             return
+        self.noted.append(call.func)
         for argument, value in call.passed.items():
             if argument not in _SIZES:
-                self.noted += _numbers_in(value)
+                self.noted += _plain_values(value)
         for name, tensor in call.tensors.items() if of_batch else ():
             if name in call.axes:
                 self._note_place(tensor, call.axes[name], self.mark_of(tensor).period)
@@ -552,7 +553,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for dim, (length, entries) in enumerate(zip(tensor.shape, tensor.stride(), strict=True))
             if dim != axis.dim and length > 1
         )
-        self.noted.append((axis, begin // whole, begin % period, *others))
+        self.noted.append((tensor.dtype, axis, begin // whole, begin % period, *others))
 
     def _note_constant(self, tensor: Tensor, axis: ExampleAxis | None) -> None:
         """Note what a constant has for one example: its place if it was there before the pass, else
@@ -681,15 +682,17 @@ def _results(out: Any) -> Iterator[Tensor]:
             yield from (item for item in value if isinstance(item, Tensor))
 
 
-def _numbers_in(value: Any) -> Iterator[float]:
-    """All numbers in an argument."""
+def _plain_values(value: Any) -> Iterator[Any]:
+    """All in an argument that is no tensor, numbers as floats."""
     if isinstance(value, complex):
         yield from (value.real, value.imag)
     elif isinstance(value, int | float):
         yield float(value)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _numbers_in(item)
+            yield from _plain_values(item)
+    elif not isinstance(value, Tensor):
+        yield value
 
 
 def _shape_of_draw(call: _Call) -> Sequence[int]:
