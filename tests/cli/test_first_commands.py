@@ -13,6 +13,7 @@ import torch
 
 import privlearn as pv
 from privlearn.cli import in_options, main
+from privlearn.cli.options import options, options_of
 from privlearn.cli.options import COMMANDS
 from privlearn.core.accounting.guarantee import readable, rounded_up
 from privlearn.errors import BadInput
@@ -134,11 +135,26 @@ def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture
             "it took noise=200 in validation:k=1,noise=200",
         ),
         ("the data have 0 rows: a.out=3, is x", "the data have 0 rows: a.out=3, is x"),
+        ("say so with new_rows=True", "say so with --new-rows"),
+        ("give discrete=False", "give no --discrete"),
         ("--epochs is 0, and epochs=N", "--epochs is 0, and --epochs N"),
     ],
 )
 def test_messages_name_options(message: str, said: str) -> None:
     assert in_options(message, "train") == said
+
+
+def test_advice_is_an_option_that_the_command_reads() -> None:
+    """Of every option of every command: a flag takes no value, and each other option takes one."""
+    for option in options():
+        for command in option.commands:
+            named = [other.in_python for other in options_of(command).values() if other.flag]
+            if not option.flag or named.count(option.in_python) > 1:
+                continue
+            is_flag = option.kind is bool
+            advice = f"say so with {option.in_python}={'True' if is_flag else 'X'}"
+            said = f"say so with --{option.name}{'' if is_flag else ' X'}"
+            assert in_options(advice, command) == said, (command, option.name)
 
 
 def test_small_figures_keep_their_digits() -> None:

@@ -16,9 +16,9 @@ from privlearn.core.accounting.guarantee import (
     rounded_up,
     times,
 )
-from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.plan import AbstractPlan
 from privlearn.core.transform import public_features
-from privlearn.methods.neighbouring_runs import Attackable
+from privlearn.methods.neighbouring_runs import is_attackable
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
@@ -195,11 +195,8 @@ def check_command(said: Statement) -> str:
 
 
 def audit_commands(said: Statement) -> list[str]:
-    """How the plan is attacked, from within the folder; none where it does not say how it is run on
-    neighbouring rows.
-    """
-    trained = said.plan.trained(said.facts)
-    return ["privlearn audit ."] if isinstance(trained, Plan | Attackable) else []
+    """How the plan is attacked, from within the folder; none where no audit can run it."""
+    return ["privlearn audit ."] if is_attackable(said.plan.trained(said.facts)) else []
 
 
 def lines_of_use(said: Statement) -> list[str]:
