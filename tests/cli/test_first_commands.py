@@ -13,8 +13,8 @@ import torch
 
 import privlearn as pv
 from privlearn.cli import in_options, main
-from privlearn.cli.options import options, options_of
-from privlearn.cli.options import COMMANDS
+from privlearn.cli.options import COMMANDS, options_of
+from privlearn.cli.options import options as every_option
 from privlearn.core.accounting.guarantee import readable, rounded_up
 from privlearn.errors import BadInput
 
@@ -146,7 +146,7 @@ def test_messages_name_options(message: str, said: str) -> None:
 
 def test_advice_is_an_option_that_the_command_reads() -> None:
     """Of every option of every command: a flag takes no value, and each other option takes one."""
-    for option in options():
+    for option in every_option():
         for command in option.commands:
             named = [other.in_python for other in options_of(command).values() if other.flag]
             if not option.flag or named.count(option.in_python) > 1:

@@ -29,7 +29,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.plan import AbstractPlan, Plan
-from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
+from privlearn.core.sampling import FullBatch, Partition, Poisson
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset, require_groups
@@ -73,8 +73,8 @@ def audit(
     whole epoch where that is what is charged at once), on `data` with the canary in one half of the
     trials and without it in the other. By default the model is linear, with two weights, and the
     canary's is far longer than the clipping norm: the worst case. Give a model, a loss and data to
-    attack your own code. Where the plan's examples are persons, the canary is a person, with as many
-    rows as the plan uses at most.
+    attack your own code. Where the plan's examples are persons, the canary is a person, with as
+    many rows as the plan uses at most.
 
     Plans of other methods (class statistics, PATE, boosting) say how they are run on made-up rows
     (`methods.neighbouring_runs.Attackable`). Then each trial is a whole run, and all that it
@@ -103,8 +103,8 @@ def audit(
 
     Raises:
         BadInput: the plan's neighbours differ in what one example holds, its examples are clients
-            of a federation, or a model was given without a loss or data. Or a plan of another method that does not say how it is run, or
-            a model for it.
+            of a federation, or a model was given without a loss or data. Or a plan of another
+            method that does not say how it is run, or a model for it.
     """
     if not isinstance(plan, Plan):
         _require_no_model(plan, model, loss, data, canary, *arguments)
