@@ -163,9 +163,10 @@ class BaseRun(Described):
     def _require_epochs(self) -> None:
         if inspect.getgeneratorstate(self._epochs) == inspect.GEN_CLOSED:
             raise BadInput(
-                "all epochs are over, or the run was ended: batches() goes through all "
-                f"{self.plan.epochs} epochs, once. For one epoch at a time: `for epoch in run: "
-                "for batch in epoch: run.step(batch)`"
+                f"all epochs are over, or the run was ended: expected {self.plan.epochs} epochs in "
+                "all, once. To go on, begin a new run of the same model on the same ledger, which "
+                "needs room for both: pv.make_private(..., ledger=ledger) with "
+                "ledger=pv.Ledger(pv.Budget(E, D)) from the first run on"
             )
 
     def _next_epoch(self) -> Epoch | None:
