@@ -39,7 +39,9 @@ def test_a_run_that_is_over_says_how_to_go_on() -> None:
     ledger = pv.Ledger(pv.Budget(7, 1e-5))
     run = private(ledger=ledger)
     in_epochs(run, until=2, function=loss)
-    with pytest.raises(BadInput, match=r"begin a new run .* pv\.make_private\(\.\.\., ledger=ledger"):
+    with pytest.raises(
+        BadInput, match=r"begin a new run .* pv\.make_private\(\.\.\., ledger=ledger"
+    ):
         run.next_epoch()
     before = weights(run.model)
     again = private(run.model, ledger=ledger)

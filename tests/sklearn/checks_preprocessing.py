@@ -121,6 +121,7 @@ def check_steps_that_learned_from_rows_are_seen() -> None:
         line = make_pipeline(make(), fisher())
         said = claimed_nothing(lambda: line.fit(X, Y))  # noqa: B023
         assert len(said) == 1, (name, said)
+        assert "true only if all of it was fitted to other, public rows" in said[0], said
         assert line[-1].privacy_.total is None, name
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"

@@ -36,8 +36,7 @@ def describe_unlike(plan: AbstractPlan, *, by_index: bool) -> str:
         "expected groups=ids beside the loader or data set, as in pv.make_private(..., "
         f"groups=ids, rows_per_person={rows})"
         if by_index
-        else "give `person = COLUMN` in a table's schema, groups in an .npz, or "
-        "Dataset(groups=ids)"
+        else "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids)"
     )
     return (
         f"the plan uses up to {rows} rows of each person, and the data do not say whose rows they "

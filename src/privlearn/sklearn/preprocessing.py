@@ -65,7 +65,8 @@ def reason_of(estimator: Any, private: type[Any]) -> str:
         return ""
     return (
         f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows without "
-        "noise: use DPTableEncoder or DPStandardScaler, or declare preprocessing='public'"
+        "noise: use DPTableEncoder or DPStandardScaler. preprocessing='public' is true only if all "
+        "of it was fitted to other, public rows"
     )
 
 
