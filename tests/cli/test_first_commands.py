@@ -240,7 +240,7 @@ def test_a_check_of_a_table_says_what_training_would(
     )
     assert main(["data", "check", "people.csv", "--schema", "people.toml"]) == 0
     said = capsys.readouterr()
-    assert "40 of 40 cells of column 'work' are none of its declared categories" in said.out
+    assert "all of the cells of column 'work' are none of its declared categories" in said.out
     assert "'privat' (40, like 'private', which is declared)" in said.out
     assert "does not name are ignored: 'name'" in said.err
     assert "40 rows, all can be used" in said.out
