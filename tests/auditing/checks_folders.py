@@ -89,7 +89,10 @@ def check_a_published_run_of_persons_is_attacked_as_its_card_says() -> None:
     run = pv.train(rows, epsilon=8, delta=1e-3, epochs=2, examples=20, rows_per_person=2)
     with workplace() as place:
         folder = publish.publish(run, place / "model", delta=1e-3)
-        assert "privlearn audit ." in (folder / "README.md").read_text()
+        card = (folder / "README.md").read_text()
+        assert "privlearn audit ." in card
+        assert "on 20 persons |" in card
+        assert "on 20 examples" not in card
         assert "persons of up to 2 rows" in report_of(folder)["attack"]
     clients = replace(run.plan, sampling=pv.Poisson(0.5), budget=None, front=(), temperature=None)
     clients = replace(clients, rows_per_person=None, persons=True)

@@ -171,11 +171,18 @@ def audit(
     claim = Claim(
         lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta
     )
-    released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
+    attack = _describe_attack(plan, noise_multiplier, "a step" if each == 1 else "an epoch")
+    return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+
+
+def _describe_attack(plan: Plan, noise_multiplier: float, part: str) -> str:
+    """What was attacked: a part of a run by the plan."""
     rows = plan.rows_per_person
     of_whom = "" if rows is None else f", persons of up to {rows} {'row' if rows == 1 else 'rows'}"
-    attack = f"{released}, noise multiplier {noise_multiplier:.4g}{of_whom}, white box"
-    return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+    return (
+        f"{part} of DP-SGD, {plan.sampling.kind} sampling, noise multiplier "
+        f"{noise_multiplier:.4g}{of_whom}, white box"
+    )
 
 
 def _require_no_model(plan: AbstractPlan, *model_arguments: Any) -> None:

@@ -191,9 +191,9 @@ def _open_ledger(request: Request, what: str) -> Ledger:
     )
     if not there:
         screen.notes.print(
-            f"began the ledger {path}, which only records, so there is no guarantee for several "
-            "runs together: one with a budget is begun under another name, by `privlearn ledger "
-            "FILE --epsilon E`"
+            f"began the ledger {path}, which only records: there is no guarantee for several runs "
+            "together. For such a guarantee begin a ledger with a budget in another file, by "
+            "`privlearn ledger FILE --epsilon E`"
         )
     say_other_delta(ledger, delta)
     return ledger

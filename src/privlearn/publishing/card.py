@@ -419,9 +419,11 @@ def _row(label: str, text: str) -> str:
 
 def _list_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
+    whom = "examples" if plan.unit.rows_per_person is None else "persons"
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
-            yield from rows(facts[name], facts)
+            for label, text in rows(facts[name], facts):
+                yield label, text.replace("examples", whom) if name == "steps" else text
     yield from ((row.label, row.text(facts[name])) for name, row in ROWS.items() if name in facts)
     yield from plan.fact_rows(facts)
     for choice in facts.get("chosen", ()):
