@@ -133,11 +133,10 @@ def audit(
     without, among, of_canary = _neighbours(plan, data, canary)
     network = model if isinstance(model, nn.Module) else model(tuple(data.x.shape[1:]))
     direction = _direction(network, loss, *(part[-of_canary:] for part in among.tensors()))
-    present = among.examples
-    examples, clip = plan.examples or present, gradient_clip(plan)
-    each = _steps_of_a_charge(plan, present)
+    examples, clip = plan.examples or among.examples, gradient_clip(plan)
+    each = _steps_of_a_charge(plan, among.examples)
     wanted = _usual(noise_multiplier) if trials is None else count("trials", trials)
-    epochs = -(-wanted * each // sampler.steps(present))
+    epochs = -(-wanted * each // sampler.steps(among.examples))
     attacked = replace(
         plan,
         schedule=Constant(noise_multiplier),

@@ -19,7 +19,7 @@ SLOWNESS = (
 def call_and_look(function: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """What a function returns, and whether it entered an autocast on its way."""
     entered = False
-    enter = torch.autocast.__enter__
+    enter: Callable[[Any], Any] = torch.autocast.__enter__
 
     def note(context: Any) -> Any:
         nonlocal entered
