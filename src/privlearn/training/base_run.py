@@ -163,9 +163,9 @@ class BaseRun(Described):
     def _require_epochs(self) -> None:
         if inspect.getgeneratorstate(self._epochs) == inspect.GEN_CLOSED:
             raise BadInput(
-                f"all epochs are over, or the run was ended: expected {self.plan.epochs}, once (one "
-                "at a time: `for epoch in run: for batch in epoch`). To train on, begin a new run "
-                "of this model, both on one ledger with room for them: pv.make_private(..., "
+                f"all epochs are over, or the run was ended: expected {self.plan.epochs}, once "
+                "(one at a time: `for epoch in run: for batch in epoch`). To train on, begin a new "
+                "run of this model, both on one ledger with room for them: pv.make_private(..., "
                 "ledger=ledger) with ledger=pv.Ledger(pv.Budget(E, D))"
             )
 
