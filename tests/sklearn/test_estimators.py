@@ -270,6 +270,14 @@ def test_missing_values_are_refused_with_what_helps(name: str) -> None:
             made.fit(filled, targets)
 
 
+def test_a_refusal_of_missing_values_is_short_whatever_columns_are_called() -> None:
+    names = [str(number) * 90 for number in range(3)]
+    frame = pandas.DataFrame(np.full((4, 3), np.nan), columns=names)
+    with pytest.raises(BadInput, match="missing or infinite values") as error:
+        pv.sklearn.DPClassifier(classes=[0, 1]).fit(frame, [0, 1, 0, 1])
+    assert len(str(error.value)) <= 300
+
+
 def test_what_is_advised_for_missing_values_learns_nothing() -> None:
     frame = pandas.DataFrame(X, columns=["age", "crp", "hb"])
     frame.loc[3, "crp"] = np.nan

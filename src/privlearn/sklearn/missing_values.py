@@ -23,12 +23,11 @@ def describe_not_finite(rows: Any) -> str:
     names, at = [str(name) for name in getattr(rows, "columns", ())], _columns_not_finite(rows)
     columns = [repr(names[place]) if names else str(place) for place in at[:_NAMED]]
     more = f" and {len(at) - _NAMED} more" if len(at) > _NAMED else ""
-    where = f"column {', '.join(columns)[:80]}{more}: " if columns else ""
+    where = f" in column {', '.join(columns)[:60]}{more}" if columns else ""
     return (
-        f"X holds missing or infinite values (NaN or inf), {where}expected finite numbers. Fill "
-        "them before the fit with a constant that you declare, not one learned from the rows: "
-        "X.fillna(0), np.nan_to_num(X). Or encode a table by DPTableEncoder, whose schema says "
-        "what stands for a missing value"
+        f"X holds missing or infinite values (NaN or inf){where}: expected finite numbers. Fill "
+        "them with a constant that you declare, not one learned from the rows, X.fillna(0). Or "
+        "encode the table by DPTableEncoder, whose schema says what a missing value counts as"
     )
 
 
