@@ -266,7 +266,7 @@ def test_missing_values_are_refused_with_what_helps(name: str) -> None:
     targets = np.where(np.arange(len(Y)) == 3, np.nan, np.asarray(Y, dtype=float))
     assert np.isfinite(filled).all()
     if "target_bounds" in made.get_params():
-        with pytest.raises(BadInput, match=r"y holds missing.* expected a finite target"):
+        with pytest.raises(BadInput, match=r"y has missing.* expected a finite target"):
             made.fit(filled, targets)
 
 

@@ -23,16 +23,16 @@ def describe_not_finite(rows: Any) -> str:
     names, at = [str(name) for name in getattr(rows, "columns", ())], _columns_not_finite(rows)
     columns = [repr(names[place]) if names else str(place) for place in at[:_NAMED]]
     more = f" and {len(at) - _NAMED} more" if len(at) > _NAMED else ""
-    where = f" in column {', '.join(columns)[:60]}{more}" if columns else ""
+    where = f" in column {', '.join(columns)[:50]}{more}" if columns else ""
     return (
-        f"X holds missing or infinite values (NaN or inf){where}: expected finite numbers. Fill "
-        "them with a constant that you declare, not one learned from the rows, X.fillna(0). Or "
-        "encode the table by DPTableEncoder, whose schema says what a missing value counts as"
+        f"X has missing or infinite values (NaN or inf){where}: expected finite numbers. Fill "
+        "them with a constant that you declare, X.fillna(0), not one learned from rows. Or encode "
+        "the table by DPTableEncoder, whose schema declares it"
     )
 
 
 NOT_FINITE_TARGETS = (
-    "y holds missing or infinite values (NaN or inf): expected a finite target for each row. Leave "
+    "y has missing or infinite values (NaN or inf): expected a finite target for each row. Leave "
     "out the rows without one, each by itself, before the fit"
 )
 
