@@ -76,10 +76,13 @@ class TrainingWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
-    """Warn at the line outside of this package that called into it."""
+    """Warn at the line outside of this package, and of scikit-learn around it, that called into
+    it.
+    """
     frame, level, outside = sys._getframe(0), 1, 1
     while frame.f_back is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package == __package__ or (package in ("sklearn", "joblib") and outside == level - 1):
             outside = level
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=outside + 1)

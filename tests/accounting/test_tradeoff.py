@@ -41,6 +41,15 @@ def test_the_grid_agrees_with_the_gaussian_curve_and_is_never_below_it(sigma: fl
     assert exact.success <= grid.success <= exact.success * 1.0001
 
 
+def test_a_curve_is_shown_in_a_few_figures() -> None:
+    """Not by the numbers of its grid; rounded up, since they are upper bounds."""
+    for event in (Repeated(PoissonSampled(0.01, Gaussian(1.0)), 100), Gaussian(2.0)):
+        curve = tradeoff(event, ADD_REMOVE)
+        assert len(repr(curve)) < 120
+        shown = float(repr(curve).partition("at most ")[2].partition(" %")[0])
+        assert curve.success * 100 <= shown <= curve.success * 100 + 0.1
+
+
 def test_a_pure_guarantee_gives_randomised_responses_curve() -> None:
     curve = tradeoff(PureDP(1.0), ADD_REMOVE)
     assert curve.success == pytest.approx(math.e / (1 + math.e), rel=1e-4)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.auditing import Audit, audit_training, distinguish
+from privlearn.auditing import Audit, audit_training, distinguish, steps
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured
 from privlearn.auditing.one_run import one_run_epsilon, one_run_p_value
 from privlearn.core.accounting.guarantee import Adjacency
@@ -32,10 +32,16 @@ NOISE, TRIALS, DELTA = 0.5, 400, 1e-5
 
 
 def attack(
-    sampler: Sampler, *own: Any, discrete: bool = False, trials: int = TRIALS, **options: Any
+    sampler: Sampler,
+    *own: Any,
+    discrete: bool = False,
+    trials: int = TRIALS,
+    rows_per_person: int | None = None,
+    **options: Any,
 ) -> Audit:
     """An audit of a step, seeded."""
-    plan = pv.Plan(sampler, schedule=pv.schedules.Constant(NOISE), examples=100)
+    schedule = pv.schedules.Constant(NOISE)
+    plan = pv.Plan(sampler, schedule=schedule, examples=100, rows_per_person=rows_per_person)
     streams = pv.Streams.new(7, discrete=discrete)
     return pv.audit(
         plan, *own, delta=DELTA, trials=trials, confidence=0.95, streams=streams, **options
@@ -72,6 +78,35 @@ def check_a_partitioned_epoch_keeps_its_claim() -> None:
 @check
 def check_a_step_of_fixed_batches_keeps_its_claim() -> None:
     require_kept(attack(pv.Shuffle(4)), 0.6)
+
+
+@check
+def check_a_step_on_persons_keeps_its_claim() -> None:
+    """Made-up persons have as many rows as the plan uses of one; rows are clipped together."""
+    for sampler, least in ((FullBatch(), 0.6), (pv.Poisson(0.5), 0.4), (pv.Shuffle(4), 0.6)):
+        found = attack(sampler, rows_per_person=3)
+        require_kept(found, least)
+        assert "persons of up to 3 rows" in found.attack
+
+
+@check
+def check_persons_of_ones_own_are_attacked_as_a_whole() -> None:
+    """The canary is a person with all their rows: by default that of the first row."""
+    torch.manual_seed(1)
+    rng = np.random.default_rng(1)
+    x, y = rng.random((9, 4), np.float32), rng.integers(3, size=9)
+    ids = np.array(["b", "a", "b", "c", "c", "c", "d", "e", "e"])
+    data = pv.Dataset(x, y, classes=3, groups=ids, public=True)
+    own = nn.Linear(4, 3), nn.CrossEntropyLoss(reduction="none"), data
+    for options in ({}, {"canary": (x[0], y[0])}):
+        require_kept(attack(FullBatch(), *own, rows_per_person=2, **options), 0.3)
+    plan = pv.Plan(FullBatch(), examples=100, rows_per_person=2)
+    _, among, of_canary = steps._neighbours(plan, data, None)
+    assert (of_canary, among.examples, len(among.x)) == (2, 5, 8)
+    assert len(set(among.groups[-2:])) == 1
+    assert among.groups[-1] not in among.groups[:-2]
+    without_ids = pv.Dataset(x, y, classes=3, public=True)
+    must_raise(BadInput, lambda: attack(FullBatch(), *own[:2], without_ids, rows_per_person=2))
 
 
 @check

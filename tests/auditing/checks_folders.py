@@ -6,18 +6,23 @@ import contextlib
 import io
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.core.accounting import accountant
 from privlearn.core.accounting.events import tally
 from privlearn.core.accounting.mechanisms import PoissonSampled
+from privlearn.errors import BadInput
+from privlearn.methods.neighbouring_runs import is_attackable
 from privlearn.publishing import publish
 from tests.descent import checks_validation as validation_checks
 from tests.publishing.checks import key_in, published, result, workplace
-from tests.support.checks import check
+from tests.support.checks import check, must_raise
 
 
 def audit_folder(folder: Path, *options: str) -> tuple[int, str]:
@@ -73,6 +78,28 @@ def check_noise_that_reacts_is_attacked_where_it_starts() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = publish.publish(validation_checks.train(plan), Path(place) / "model")
         assert "noise multiplier 7" in report_of(folder)["attack"]
+
+
+@check
+def check_a_published_run_of_persons_is_attacked_as_its_card_says() -> None:
+    """By made-up persons; the card of a federated run does not advise what can't be run."""
+    rng = np.random.default_rng(0)
+    x, ids = rng.random((60, 2), np.float32), np.arange(60) // 3
+    rows = pv.Dataset(x, rng.integers(2, size=60), classes=2, low=0.0, high=1.0, groups=ids)
+    run = pv.train(rows, epsilon=8, delta=1e-3, epochs=2, examples=20, rows_per_person=2)
+    with workplace() as place:
+        folder = publish.publish(run, place / "model", delta=1e-3)
+        card = (folder / "README.md").read_text()
+        assert "privlearn audit ." in card
+        assert "on 20 persons |" in card
+        assert "on 20 examples" not in card
+        assert "persons of up to 2 rows" in report_of(folder)["attack"]
+    clients = replace(run.plan, sampling=pv.Poisson(0.5), budget=None, front=(), temperature=None)
+    clients = replace(clients, rows_per_person=None, persons=True)
+    assert is_attackable(run.plan)
+    assert not is_attackable(clients)
+    error = must_raise(BadInput, lambda: pv.audit(clients))
+    assert "clients of a federation" in str(error)
 
 
 @check

@@ -9,6 +9,7 @@ from privlearn.core.clipping import clips, gradients
 from privlearn.core.mechanisms import noise, release
 from privlearn.publishing import publish
 from privlearn.training import run as dpsgd
+from privlearn.training import task
 from tests.support.mutant import Mutant, suite_of
 
 FULL, GRID = (
@@ -208,9 +209,30 @@ MUTANTS = [
     Mutant(
         "the canary is in both data sets",
         steps._neighbours,
-        "without = (x, y)",
+        "without = (x, y, numbers)",
         "without = among",
         FULL,
+    ),
+    Mutant(
+        "the canary is one of the other persons",
+        steps._neighbours,
+        "int(numbers.max()) + 1",
+        "int(numbers.max())",
+        "check_persons_of_ones_own_are_attacked_as_a_whole",
+    ),
+    Mutant(
+        "two runs choose other rows of a person",
+        steps._examples_of,
+        "order[place < plan.rows_per_person]",
+        "order",
+        "check_persons_of_ones_own_are_attacked_as_a_whole",
+    ),
+    Mutant(
+        "a person's rows are clipped one by one",
+        task._rows_of_examples,
+        "rows_of_persons(groups, plan.rows_per_person, key)",
+        "rows_of_persons(groups, plan.rows_per_person, key).reshape(-1, 1)",
+        "check_a_step_on_persons_keeps_its_claim",
     ),
 ]
 

@@ -13,7 +13,8 @@ import torch
 
 import privlearn as pv
 from privlearn.cli import in_options, main
-from privlearn.cli.options import COMMANDS
+from privlearn.cli.options import COMMANDS, options_of
+from privlearn.cli.options import options as every_option
 from privlearn.core.accounting.guarantee import readable, rounded_up
 from privlearn.errors import BadInput
 
@@ -134,11 +135,26 @@ def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture
             "it took noise=200 in validation:k=1,noise=200",
         ),
         ("the data have 0 rows: a.out=3, is x", "the data have 0 rows: a.out=3, is x"),
+        ("say so with new_rows=True", "say so with --new-rows"),
+        ("give discrete=False", "give no --discrete"),
         ("--epochs is 0, and epochs=N", "--epochs is 0, and --epochs N"),
     ],
 )
 def test_messages_name_options(message: str, said: str) -> None:
     assert in_options(message, "train") == said
+
+
+def test_advice_is_an_option_that_the_command_reads() -> None:
+    """Of every option of every command: a flag takes no value, and each other option takes one."""
+    for option in every_option():
+        for command in option.commands:
+            named = [other.in_python for other in options_of(command).values() if other.flag]
+            if not option.flag or named.count(option.in_python) > 1:
+                continue
+            is_flag = option.kind is bool
+            advice = f"say so with {option.in_python}={'True' if is_flag else 'X'}"
+            said = f"say so with --{option.name}{'' if is_flag else ' X'}"
+            assert in_options(advice, command) == said, (command, option.name)
 
 
 def test_small_figures_keep_their_digits() -> None:
@@ -224,8 +240,8 @@ def test_a_check_of_a_table_says_what_training_would(
     )
     assert main(["data", "check", "people.csv", "--schema", "people.toml"]) == 0
     said = capsys.readouterr()
-    assert "40 of 40 cells of column 'work' are none of its declared categories" in said.out
-    assert "'privat' (40, like 'private', which is declared)" in said.out
+    assert "all of the cells of column 'work' are none of its declared categories" in said.out
+    assert "'privat' (all, like 'private', which is declared)" in said.out
     assert "does not name are ignored: 'name'" in said.err
     assert "40 rows, all can be used" in said.out
     assert (
@@ -325,7 +341,9 @@ def test_a_misspelt_ledger_is_not_begun(
     )
     assert sorted(tmp_path.iterdir()) == before
     assert main([*line, "other.json"]) == 0
-    assert "began the ledger other.json" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "began the ledger other.json, which only records" in said
+    assert "begin a ledger with a budget in another file" in said
     assert main([*line[:-2], "more", "--ledger", "mistake.json", "--mechanism", "bisr"]) == 2
     assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, (
         "one that holds nothing is in nobody's way"

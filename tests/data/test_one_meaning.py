@@ -113,7 +113,7 @@ def outcome(load: Callable[[], Any]) -> tuple[Any, Any]:
             said = re.findall(place + "(missing|.*?: (?:expected|several).*)", str(error))
             features = [part.partition(": ")[2] or part for part in said[0]]
     counts = [
-        re.match(r"\d+ of \d+ cells of column '\w+' are none of its", str(each.message))
+        re.match(r"(?:all|\w+ \d+ %) of the cells of column '\w+' are none", str(each.message))
         for each in caught
         if each.category is DataWarning
     ]

@@ -106,7 +106,9 @@ def check_weights_that_something_else_changed_are_not_published() -> None:
                         step_beside(model, sgd(model))
                 loop.result()
 
-            assert "changed after a step" in warned(train), when
+            said = warned(train)
+            assert "changed after a step" in said, when
+            assert "publishes those after its last step. For those of an earlier" in said
             assert "nothing can be claimed" in str(
                 must_raise(BadInput, lambda loop=loop: loop.publish(place / "model"))
             )

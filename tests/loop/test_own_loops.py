@@ -5,6 +5,7 @@ more than a forward pass.
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,53 @@ def test_a_script_may_count_its_epochs() -> None:
     assert torch.equal(weights(run.model), gone_through(private()))
     with pytest.raises(BadInput, match="all epochs are over"):
         run.next_epoch()
+
+
+def test_a_run_that_is_over_says_how_to_go_on() -> None:
+    """A new run of the same model, on a ledger with room for both."""
+    ledger = pv.Ledger(pv.Budget(7, 1e-5))
+    run = private(ledger=ledger)
+    in_epochs(run, until=2, function=loss)
+    with pytest.raises(
+        BadInput, match=r"begin a new run .* pv\.make_private\(\.\.\., ledger=ledger"
+    ):
+        run.next_epoch()
+    before = weights(run.model)
+    again = private(run.model, ledger=ledger)
+    in_epochs(again, until=2, function=loss)
+    assert not torch.equal(weights(again.model), before)
+    assert ledger.spent(1e-5).epsilon > 3
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_autocast_in_a_loss_is_named_where_it_slows(reduction: str) -> None:
+    """And what is advised in its place is fast."""
+
+    def cast(model: Any, batch: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
+
+    def plain(model: Any, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
+
+    with pytest.warns(UserWarning, match=r"enters torch\.autocast.* precision='bf16'"):
+        in_epochs(private(), until=1, function=cast)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_epochs(private(precision="bf16"), until=1, function=plain)
+
+
+def test_persons_of_a_loader_are_said_beside_it() -> None:
+    """What a refusal advises works: a loader has no place for ids."""
+    ids = torch.arange(len(X)).numpy() // 2
+    with pytest.raises(BadInput, match="expected groups=ids beside the loader") as error:
+        private(rows_per_person=2)
+    assert "Dataset(" not in str(error.value)
+    with pytest.raises(BadInput, match="rows_per_person=K, or leave out groups=ids"):
+        private(groups=ids)
+    run = private(groups=ids, rows_per_person=2)
+    assert "person" in str(run.plan.guarantee(1e-5))
+    in_epochs(run, until=1, function=loss)
 
 
 def test_the_next_epoch_waits_for_all_batches_of_the_last() -> None:

@@ -187,7 +187,7 @@ def test_one_ledger_for_one_unit() -> None:
             assert result.ledger.unit == plan.unit
             if other is not plan:
                 others = pv.Dataset(x, y, groups=ids if other.rows_per_person else None)
-                with pytest.raises(BadInput, match="one ledger holds one guarantee"):
+                with pytest.raises(BadInput, match="no guarantee for the two together"):
                     pv.dpsgd(other, small_net(), cross_entropy, others, ledger=ledger)
                 assert ledger.event == plan.event()
     shared = pv.Ledger(pv.Budget(epsilon=6.0, delta=1e-3, group_size=3), unit=PrivacyUnit(3))

@@ -37,7 +37,7 @@ from sklearn.preprocessing import (
 
 import privlearn as pv
 from privlearn.data.schema import Category, Number, Schema
-from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.errors import BadInput, DataWarning, PrivacyWarning
 from tests.runs.checks_targets import estimators
 from tests.sklearn.checks_fits import DECLARED, X, Y, Z, targets
 from tests.support.checks import check, must_raise
@@ -121,6 +121,7 @@ def check_steps_that_learned_from_rows_are_seen() -> None:
         line = make_pipeline(make(), fisher())
         said = claimed_nothing(lambda: line.fit(X, Y))  # noqa: B023
         assert len(said) == 1, (name, said)
+        assert "true only if all of it was fitted to other, public rows" in said[0], said
         assert line[-1].privacy_.total is None, name
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"
@@ -351,6 +352,33 @@ def check_an_encoder_of_tables_gives_the_features_of_train() -> None:
     ]
     framed = fitted.set_output(transform="pandas").transform(TABLE)
     assert list(framed.columns) == fitted.get_feature_names_out().tolist()
+
+
+@check
+def check_what_is_said_of_cells_is_at_the_users_line_and_has_no_numbers_of_rows() -> None:
+    """At the fit and at predictions, also where scikit-learn wraps what is called."""
+    encoder = pv.sklearn.DPTableEncoder(SCHEMA)
+    line = make_pipeline(
+        encoder, pv.sklearn.DPFisherClassifier(classes=encoder.classes, bounds=encoder.bounds)
+    )
+    y = np.array(["no", "yes"])[np.arange(60) % 2]
+    strange = TABLE.assign(sex=["f", "m", "other", "f"] * 15)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        line.fit(strange, y)
+        line.predict(strange)
+        clone(encoder).set_output(transform="pandas").fit_transform(strange)
+    said = [each for each in caught if issubclass(each.category, DataWarning)]
+    of_sex = [each for each in said if "'sex'" in str(each.message)]
+    assert len(of_sex) == 3
+    for each in said:
+        assert each.filename == __file__, each.filename
+    for each in of_sex:
+        text = str(each.message)
+        assert "about 25 % of the cells of column 'sex'" in text
+        assert "for the data's curator, and not for publication" in text
+        assert "15" not in text
+        assert "60" not in text
 
 
 @check

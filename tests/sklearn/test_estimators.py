@@ -228,7 +228,11 @@ def test_metadata_routing_reaches_a_selector() -> None:
         ({"bounds": (1, 0)}, "lower one first"),
         ({"bounds": ([0, 0], [1, 1])}, "3 features"),
         ({"classes": [0, 1, 2, 3], "epsilon": -1}, "epsilon"),
-        ({"classes": ["a", "b"]}, "outside the declared classes"),
+        (
+            {"classes": [0, 2]},
+            r"row [0-9]+, hold 1, outside the declared classes: expected one of them, 0, 2",
+        ),
+        ({"classes": ["a", "b"]}, r"outside the declared classes.*give both as one kind"),
         ({"ledger": "mine"}, "Ledger"),
         ({"options": {"epoch": 3}}, "no argument 'epoch'"),
         ({"options": 5}, "a dictionary"),
@@ -241,6 +245,44 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
     made = pv.sklearn.DPClassifier(classes=[0, 1], bounds=(-1, 1)).set_params(**given)
     with pytest.raises(BadInput, match=said):
         made.fit(X, Y)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_missing_values_are_refused_with_what_helps(name: str) -> None:
+    """In words of our own: scikit-learn's name an estimator that is not private, and an imputer."""
+    made = DECLARED[name]()
+    frame = pandas.DataFrame(X, columns=["age", "crp", "hb"])
+    frame.loc[3, "crp"] = np.nan
+    for rows, column in ((frame, "column 'crp'"), (frame.to_numpy(), "column 1")):
+        with pytest.raises(BadInput, match="NaN") as error:
+            made.fit(rows, Y)
+        said = str(error.value)
+        assert column in said
+        assert "constant that you declare" in said
+        assert "DPTableEncoder" in said
+        assert "HistGradient" not in said
+        assert len(said) <= 300
+    filled = frame.fillna(0).to_numpy()
+    targets = np.where(np.arange(len(Y)) == 3, np.nan, np.asarray(Y, dtype=float))
+    assert np.isfinite(filled).all()
+    if "target_bounds" in made.get_params():
+        with pytest.raises(BadInput, match=r"y has missing.* expected a finite target"):
+            made.fit(filled, targets)
+
+
+def test_a_refusal_of_missing_values_is_short_whatever_columns_are_called() -> None:
+    names = [str(number) * 90 for number in range(3)]
+    frame = pandas.DataFrame(np.full((4, 3), np.nan), columns=names)
+    with pytest.raises(BadInput, match="missing or infinite values") as error:
+        pv.sklearn.DPClassifier(classes=[0, 1]).fit(frame, [0, 1, 0, 1])
+    assert len(str(error.value)) <= 300
+
+
+def test_what_is_advised_for_missing_values_learns_nothing() -> None:
+    frame = pandas.DataFrame(X, columns=["age", "crp", "hb"])
+    frame.loc[3, "crp"] = np.nan
+    made = pv.sklearn.DPClassifier(classes=[0, 1], bounds=(-1, 1)).fit(frame.fillna(0), Y)
+    assert made.privacy_.total is not None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import privlearn as pv
+from privlearn.cli import main
 from privlearn.errors import BadInput
 from privlearn.publishing.model import parse
 
@@ -51,6 +54,52 @@ def test_a_published_classifier_predicts_names_from_a_data_frame(tmp_path: Path)
     model = pv.load_model(tmp_path / "model")
     with pytest.raises(BadInput, match="Expected numbers in the columns age, dose, weight"):
         model.predict(FRAME[["age", "dose"]])
+
+
+def test_the_command_predicts_for_a_table_by_the_names_of_its_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In any order, beside others, with an id; what a column lacks is refused by its place."""
+    estimator = readmitted()
+    folder = str(estimator.publish(tmp_path / "model"))
+    table = FRAME[["weight", "age", "dose"]].assign(ward="a", patient=range(100, 220))
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    line = ["predict", folder, "--data", str(tmp_path / "rows.csv"), "--id", "patient"]
+    assert main(line) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["label"] for row in rows] == estimator.predict(FRAME).tolist()
+    assert rows[3]["id"] == "103"
+    scores = [float(row["score_1"]) for row in rows]
+    assert scores == pytest.approx(estimator.predict_proba(FRAME)[:, 1].tolist(), abs=1e-5)
+    lacking = table.replace({"age": {FRAME["age"][1]: None}})
+    for changed, said in (
+        (table.drop(columns="dose"), "has no column 'dose', which the model was trained on"),
+        (lacking, "row 2 (line 3), column 'age' is missing: expected a finite number"),
+        (table.assign(age="old"), "row 1 (line 2), column 'age' is 'old': expected a"),
+    ):
+        changed.to_csv(tmp_path / "rows.csv", index=False)
+        assert main(line) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_loaded_model_refuses_rows_that_are_not_finite(tmp_path: Path) -> None:
+    """As the estimator does; boosted models take NaN as a missing value."""
+    estimator = readmitted()
+    model = pv.load_model(estimator.publish(tmp_path / "model"))
+    frame = FRAME[:4].copy()
+    frame.loc[2, "dose"] = np.nan
+    for refuse in (model.predict, model.predict_proba):
+        with pytest.raises(BadInput, match="row 2, column 'dose', is not finite"):
+            refuse(frame)
+        with pytest.raises(BadInput, match=r"row 2.* expected finite numbers"):
+            refuse(frame.to_numpy())
+        with pytest.raises(BadInput, match=r"row 0.* expected finite numbers"):
+            refuse(torch.tensor([float("inf"), 0.0, 0.0]))
+    boosted = pv.sklearn.DPBoostingClassifier(
+        epsilon=20.0, delta=1e-3, classes=["yes", "no"], bounds=BOUNDS, options={"trees": 2}
+    ).fit(FRAME, np.where(FRAME["age"] > 0.5, "yes", "no"))
+    taken = pv.load_model(boosted.publish(tmp_path / "boosted")).predict(frame)
+    assert len(taken) == 4
 
 
 def test_names_that_do_not_fit_are_refused_and_changed_weights_are_not_published(

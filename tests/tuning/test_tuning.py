@@ -156,7 +156,8 @@ def test_one_ledger_for_tuned_and_plain_runs(
         capsys=capsys,
     )
     assert code == 2
-    assert "times its limit" in errors
+    assert "does not fit on the ledger" in errors
+    assert "% of its room" in errors
     assert "a budget of epsilon 5" in errors
     assert (
         command("train", *common, "--epsilon", "2", "--out", str(tmp_path / "c"), capsys=capsys)[0]

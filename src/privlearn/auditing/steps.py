@@ -29,13 +29,14 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.plan import AbstractPlan, Plan
-from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
+from privlearn.core.sampling import FullBatch, Partition, Poisson
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
-from privlearn.data.dataset import Dataset
+from privlearn.data.dataset import Dataset, require_groups
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.methods.neighbouring_runs import require_run_here
 from privlearn.runs.callbacks import Callback, TrainingProgress
-from privlearn.runs.given import gradient_clip
+from privlearn.runs.given import gradient_clip, require_same_examples
 from privlearn.training.dpsgd import dpsgd
 
 #: Trials by default: more where the noise hides more, within bounds of time.
@@ -72,7 +73,8 @@ def audit(
     whole epoch where that is what is charged at once), on `data` with the canary in one half of the
     trials and without it in the other. By default the model is linear, with two weights, and the
     canary's is far longer than the clipping norm: the worst case. Give a model, a loss and data to
-    attack your own code.
+    attack your own code. Where the plan's examples are persons, the canary is a person, with as
+    many rows as the plan uses at most.
 
     Plans of other methods (class statistics, PATE, boosting) say how they are run on made-up rows
     (`methods.neighbouring_runs.Attackable`). Then each trial is a whole run, and all that it
@@ -86,9 +88,11 @@ def audit(
             out.
         model: as for `dpsgd`; its weights stay as they are.
         loss: as for `dpsgd`.
-        data: the other examples, made up or public: no ledger is charged for them.
+        data: the other examples, made up or public: no ledger is charged for them. Where examples
+            are persons, with `groups`; of persons with more rows than the plan uses the first ones.
         canary: the inputs and the target of the example that takes part or not; by default `data`'s
-            first example.
+            first example. Where examples are persons: of each of the person's rows, and by default
+            the person of `data`'s first row.
         delta: where epsilon is stated.
         trials: of each kind; by default 5,000 to 40,000, the more the more noise there is. Of whole
             runs 500.
@@ -98,9 +102,9 @@ def audit(
         arguments: further ones of `dpsgd`.
 
     Raises:
-        BadInput: the plan's neighbours differ in what one example holds, or a model was given
-            without a loss or data. Or a plan of another method that does not say how it is run, or
-            a model for it.
+        BadInput: the plan's neighbours differ in what one example holds, its examples are clients
+            of a federation, or a model was given without a loss or data. Or a plan of another
+            method that does not say how it is run, or a model for it.
     """
     if not isinstance(plan, Plan):
         _require_no_model(plan, model, loss, data, canary, *arguments)
@@ -115,23 +119,24 @@ def audit(
             "the plan is for replace_one neighbours: expected add_remove or zero_out, of which one "
             "is empty"
         )
+    require_run_here(plan)
     if (model is None) != (loss is None) or (model is not None and data is None):
         raise BadInput(
             "to attack your own model give model, loss and data: expected all three, or none"
         )
     if model is None:
         model, loss = nn.Linear(1, 1, device="cpu"), _product
-        data, canary = _others(sampler), ([1.0], 1.0)
+        data, canary = _others(plan), ([1.0], 1.0)
     assert loss is not None
     assert data is not None
     warn_of_rows(data)
-    without, among = _neighbours(plan, data, canary)
+    without, among, of_canary = _neighbours(plan, data, canary)
     network = model if isinstance(model, nn.Module) else model(tuple(data.x.shape[1:]))
-    direction = _direction(network, loss, *(part[-1:] for part in among.tensors()))
-    examples, clip = plan.examples or len(among.x), gradient_clip(plan)
-    each = _steps_of_a_charge(plan, len(among.x))
+    direction = _direction(network, loss, *(part[-of_canary:] for part in among.tensors()))
+    examples, clip = plan.examples or among.examples, gradient_clip(plan)
+    each = _steps_of_a_charge(plan, among.examples)
     wanted = _usual(noise_multiplier) if trials is None else count("trials", trials)
-    epochs = -(-wanted * each // sampler.steps(len(among.x)))
+    epochs = -(-wanted * each // sampler.steps(among.examples))
     attacked = replace(
         plan,
         schedule=Constant(noise_multiplier),
@@ -165,9 +170,18 @@ def audit(
     claim = Claim(
         lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta
     )
-    released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
-    attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
+    attack = _describe_attack(plan, noise_multiplier, "a step" if each == 1 else "an epoch")
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+
+
+def _describe_attack(plan: Plan, noise_multiplier: float, part: str) -> str:
+    """What was attacked: a part of a run by the plan."""
+    rows = plan.rows_per_person
+    of_whom = "" if rows is None else f", persons of up to {rows} {'row' if rows == 1 else 'rows'}"
+    return (
+        f"{part} of DP-SGD, {plan.sampling.kind} sampling, noise multiplier "
+        f"{noise_multiplier:.4g}{of_whom}, white box"
+    )
 
 
 def _require_no_model(plan: AbstractPlan, *model_arguments: Any) -> None:
@@ -210,38 +224,45 @@ def _product(outputs: Tensor, targets: Tensor) -> Tensor:
     return _LONG * outputs[:, 0] * targets
 
 
-def _others(sampler: Sampler) -> Dataset:
+def _others(plan: Plan) -> Dataset:
     """Other examples: under sampling, where they would hide the canary, one whose gradient is
-    zero.
+    zero. Where examples are persons, each has as many rows as the plan uses at most.
     """
-    full = isinstance(sampler, FullBatch)
-    x, y = (
-        np.ones((_OTHERS if full else 1, 1), np.float32),
-        np.full(_OTHERS if full else 1, -1.0, np.float32),
-    )
-    return Dataset(x, y if full else 0 * y, public=True)
+    full = isinstance(plan.sampling, FullBatch)
+    people, rows = _OTHERS if full else 1, plan.rows_per_person or 1
+    x = np.ones((people * rows, 1), np.float32)
+    y = np.full(people * rows, -1.0, np.float32)
+    groups = None if plan.rows_per_person is None else np.repeat(np.arange(people), rows)
+    return Dataset(x, y if full else 0 * y, groups=groups, public=True)
 
 
 def _neighbours(
     plan: Plan, data: Dataset, canary: tuple[Any, Any] | None
-) -> tuple[Dataset, Dataset]:
-    """The data without the canary and with it, as the last example.
+) -> tuple[Dataset, Dataset, int]:
+    """The data without the canary and with it, as the last example; and how many rows it has.
 
     Where batches have a fixed size, an example that can't be computed stands in for it, which adds
     nothing.
     """
     x, y = data.tensors()
+    used, numbers = _examples_of(plan, data)
+    x, y = x[used], y[used]
     if canary is None:
-        canary_row, x, y = (x[:1], y[:1]), x[1:], y[1:]
+        of_canary = numbers == numbers[0]
+        canary_rows = x[of_canary], y[of_canary]
+        x, y, numbers = x[~of_canary], y[~of_canary], numbers[~of_canary]
     else:
-        canary_row = (
-            torch.as_tensor(canary[0], device="cpu").to(x.dtype)[None],
-            torch.as_tensor(canary[1], device="cpu").to(y.dtype)[None],
+        rows = plan.rows_per_person or 1
+        canary_rows = (
+            torch.as_tensor(canary[0], device="cpu").to(x.dtype).expand(rows, *x.shape[1:]),
+            torch.as_tensor(canary[1], device="cpu").to(y.dtype).expand(rows, *y.shape[1:]),
         )
     if not len(x):
         raise BadInput("data have one example, which is the canary: give at least one other")
-    among = torch.cat([x, canary_row[0]]), torch.cat([y, canary_row[1]])
-    without = (x, y)
+    of_canary = torch.full((len(canary_rows[0]),), int(numbers.max()) + 1, device="cpu")
+    every = torch.cat([numbers, of_canary])
+    among = torch.cat([x, canary_rows[0]]), torch.cat([y, canary_rows[1]]), every
+    without = (x, y, numbers)
     if not isinstance(plan.sampling, Poisson | Partition | FullBatch):
         if not x.is_floating_point():
             raise BadInput(
@@ -249,12 +270,41 @@ def _neighbours(
                 "numbers can't be left empty: give inputs of floating point, or attack another "
                 "sampler"
             )
-        without = torch.cat([x, torch.full_like(canary_row[0], torch.nan)]), among[1]
+        empty = torch.full_like(canary_rows[0], torch.nan)
+        without = (torch.cat([x, empty]), *among[1:])
     data_sets = (
-        replace(data, x=rows[0], y=rows[1], x_test=None, y_test=None, groups=None)
+        replace(
+            data,
+            x=rows[0],
+            y=rows[1],
+            x_test=None,
+            y_test=None,
+            groups=None if plan.rows_per_person is None else rows[2].numpy(),
+        )
         for rows in (without, among)
     )
-    return next(data_sets), next(data_sets)
+    return next(data_sets), next(data_sets), len(of_canary)
+
+
+def _examples_of(plan: Plan, data: Dataset) -> tuple[Tensor, Tensor]:
+    """The rows that are used, and for each the number of its example, a person where the plan says
+    so.
+
+    Of each person these are the first rows: runs choose some at random, and the two runs of an
+    audit would differ in those of other persons, too.
+    """
+    if plan.rows_per_person is None:
+        every = torch.arange(len(data.x), device="cpu")
+        return every, every
+    require_same_examples(plan, data)
+    ids = np.asarray(data.groups)
+    require_groups(data.name, ids, len(data.x))
+    _, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+    numbers = numbers.reshape(-1)
+    order = np.argsort(numbers, kind="stable")
+    place = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[numbers[order]]
+    used = np.sort(order[place < plan.rows_per_person])
+    return torch.from_numpy(used), torch.from_numpy(numbers[used])
 
 
 def _steps_of_a_charge(plan: Plan, examples: int) -> int:

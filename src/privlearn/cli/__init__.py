@@ -122,8 +122,13 @@ def in_options(message: str, command: str) -> str:
 
     def option_of(argument: re.Match[str]) -> str:
         options = named.get(argument[1], [])
+        if len(options) != 1:
+            return argument[0]
         value = argument[2].strip("'()").replace(", ", ",")
-        return f"--{options[0].name} {value}".rstrip() if len(options) == 1 else argument[0]
+        if options[0].kind is bool:  # it is there or left out: it takes no value
+            name = f"--{options[0].name}"
+            return f"no {name}" if value == "False" else name
+        return f"--{options[0].name} {value}".rstrip()
 
     start = re.match(r"(?:the )?([a-z_]+(?: [a-z]+)??)(?= is | ')", message)
     first = start[1].replace(" ", "_") if start else ""

@@ -22,6 +22,8 @@ from privlearn.errors import BadInput, first_line
 _NAMED = 5
 #: The share of a column's cells beyond its bounds from which on it is spoken of.
 _MANY = 0.2
+#: What is said of such a share.
+_PRIVATE = "These shares are for the data's curator, and not for publication"
 
 
 def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
@@ -190,7 +192,8 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
 @final
 class UnmatchedCells:
     """The cells of a table that have none of their column's declared categories, or lie beyond its
-    bounds, counted over its chunks. Counts are private: they are for the data's curator.
+    bounds, counted over its chunks. Counts are private: remarks have rounded shares of the rows,
+    for the data's curator.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -233,15 +236,16 @@ class UnmatchedCells:
             taken = [name for name in column.categories if cells.is_read_as_missing(name)]
             if taken and absent:
                 remarks.append(
-                    f"{absent:,} of {self._rows:,} cells of column {column.name!r} are missing, "
-                    f"and its category {taken[0]!r} is what pandas reads as missing: read the "
-                    "table with keep_default_na=False, or give the file"
+                    f"{_share(absent, self._rows)} of the cells of column {column.name!r} are "
+                    f"missing, and its category {taken[0]!r} is what pandas reads as missing: read "
+                    f"the table with keep_default_na=False, or give the file. {_PRIVATE}"
                 )
         for name, count in self._beyond.items():
             if count > _MANY * self._rows:
                 remarks.append(
-                    f"{count:,} of {self._rows:,} cells of column {name!r} are beyond its declared "
-                    "bounds, and count as the nearer bound: is it measured in another unit?"
+                    f"{_share(count, self._rows)} of the cells of column {name!r} are beyond its "
+                    "declared bounds, and count as the nearer bound: is it measured in another "
+                    f"unit? {_PRIVATE}"
                 )
         return remarks
 
@@ -260,13 +264,15 @@ def _count_beyond(table: Table, column: Number | Date, schema: Schema) -> int:
 
 
 def _describe_others(column: Category, others: Counter[str], rows: int) -> str:
-    """The commonest texts that are no category, each with the declared one that looks like it."""
+    """The commonest texts that are no category, each with the declared one that looks like it, and
+    with shares of the rows.
+    """
     listed_texts, by_case = [], False
     for text, count in others.most_common(_NAMED):
         near = _nearest(text, column.categories)
         by_case = by_case or (near is not None and cells.folded(near) == cells.folded(text))
         like = "" if near is None else f", like {_short(near)}, which is declared"
-        listed_texts.append(f"{_short(text)} ({count:,}{like})")
+        listed_texts.append(f"{_short(text)} ({_share(count, rows)}{like})")
     more = f"; and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
     advice = (
         '. match = "casefold" at this column in the schema leaves capitals and spaces out'
@@ -274,9 +280,20 @@ def _describe_others(column: Category, others: Counter[str], rows: int) -> str:
         else ""
     )
     return (
-        f"{sum(others.values()):,} of {rows:,} cells of column {column.name!r} are none of its "
-        f"declared categories, and count as none: {'; '.join(listed_texts)}{more}{advice}"
+        f"{_share(sum(others.values()), rows)} of the cells of column {column.name!r} are none of "
+        f"its declared categories, and count as none: {'; '.join(listed_texts)}{more}{advice}. "
+        f"{_PRIVATE}"
     )
+
+
+def _share(count: int, rows: int) -> str:
+    """A part of the rows in words, without their number, which may be private."""
+    percent = 100 * count / rows
+    if count == rows:
+        return "all"
+    if percent < 1:
+        return "under 1 %"
+    return "over 99 %" if percent > 99 else f"about {percent:.0f} %"
 
 
 def _nearest(text: str, names: Sequence[str]) -> str | None:

@@ -279,7 +279,8 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     if not hasattr(dataset, "__len__"):
         raise BadInput(
             f"the loader's data set is a {type(dataset).__name__}, which has no numbered rows: "
-            "expected a map-style data set. Of a pv.Dataset give TensorDataset(*data.tensors())"
+            "expected a map-style data set. Of a pv.Dataset give TensorDataset(*data.tensors()), "
+            "and groups=data.groups if it has person ids"
         )
     _require_plain(drawn.sampler, len(dataset))
     if drawn.drop_last:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
     from privlearn.core.accounting.ledger import Ledger
@@ -47,6 +49,32 @@ class Attackable(Protocol):
             BadInput: not of this plan.
         """
         ...
+
+
+def is_attackable(plan: AbstractPlan) -> bool:
+    """Whether `privlearn audit` attacks a published plan: its card advises it then."""
+    try:
+        if isinstance(plan, Plan):
+            require_run_here(plan)
+        elif isinstance(plan, Attackable):
+            plan.neighbouring_runs()
+        else:
+            return False
+    except BadInput:
+        return False
+    return True
+
+
+def require_run_here(plan: Plan) -> None:
+    """Raise `BadInput` unless the plan's releases are made in one place, where they can be run on
+    made-up rows.
+    """
+    if plan.persons:
+        raise BadInput(
+            "the plan's examples are clients of a federation, and an audit runs none: expected a "
+            "plan without persons=True. Attack what is released: privlearn audit --code FILE.py, "
+            "with run(took_part) and a plan"
+        )
 
 
 def neighbouring_rows(

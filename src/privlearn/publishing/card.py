@@ -16,9 +16,9 @@ from privlearn.core.accounting.guarantee import (
     rounded_up,
     times,
 )
-from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.plan import AbstractPlan
 from privlearn.core.transform import public_features
-from privlearn.methods.neighbouring_runs import Attackable
+from privlearn.methods.neighbouring_runs import is_attackable
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import certificate
@@ -195,11 +195,8 @@ def check_command(said: Statement) -> str:
 
 
 def audit_commands(said: Statement) -> list[str]:
-    """How the plan is attacked, from within the folder; none where it does not say how it is run on
-    neighbouring rows.
-    """
-    trained = said.plan.trained(said.facts)
-    return ["privlearn audit ."] if isinstance(trained, Plan | Attackable) else []
+    """How the plan is attacked, from within the folder; none where no audit can run it."""
+    return ["privlearn audit ."] if is_attackable(said.plan.trained(said.facts)) else []
 
 
 def lines_of_use(said: Statement) -> list[str]:
@@ -422,9 +419,11 @@ def _row(label: str, text: str) -> str:
 
 def _list_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
+    whom = "examples" if plan.unit.rows_per_person is None else "persons"
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
-            yield from rows(facts[name], facts)
+            for label, text in rows(facts[name], facts):
+                yield label, text.replace("examples", whom) if name == "steps" else text
     yield from ((row.label, row.text(facts[name])) for name, row in ROWS.items() if name in facts)
     yield from plan.fact_rows(facts)
     for choice in facts.get("chosen", ()):

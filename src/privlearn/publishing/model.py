@@ -456,8 +456,8 @@ class PublishedModel(Described, nn.Sequential):
             shape (rows, targets), and for a data frame a column for each target.
 
         Raises:
-            BadInput: rows of another shape, or a data frame whose columns or cells do not suit the
-                schema.
+            BadInput: rows of another shape, or with numbers that are not finite; or a data frame
+                whose columns or cells do not suit the schema.
         """
         if is_frame(x):
             predicted = self.predict(self._features(x)).cpu().numpy()
@@ -557,9 +557,29 @@ class PublishedModel(Described, nn.Sequential):
         return load_features(frame, self.schema).x
 
     def _scores(self, rows: Tensor) -> Tensor:
-        """What the model gives for rows, where these are; it may be on another device."""
+        """What the model gives for rows, where these are; it may be on another device.
+
+        Raises:
+            BadInput: a row is not finite; where NaN is a missing value, no number of a row is.
+        """
+        self._require_finite(rows)
         scores: Tensor = self(rows.to(place_of(self))).to(rows.device)
         return scores
+
+    def _require_finite(self, rows: Tensor) -> None:
+        """Refuse rows of which a network makes no score, or a class for want of one."""
+        finite = rows.isfinite().reshape(len(rows), -1)
+        missing = any(getattr(module, "takes_missing", False) for module in self.modules())
+        usable = finite.any(1) if missing else finite.all(1)
+        if bool(usable.all()):
+            return
+        row, columns = int(usable.int().argmin()), self.config.get("columns", ())
+        named = f", column {columns[int(finite[row].int().argmin())]!r}" if columns else ""
+        raise BadInput(
+            f"row {row}{named[:60]}, is not finite (NaN or infinity): expected finite numbers. "
+            "Fill it as the rows of the training were filled, by a rule that does not look at the "
+            "other rows"
+        )
 
     def _tensor(self, x: Any) -> Tensor:
         """Rows as in training: numbers in the type of the weights; integers stay integers where

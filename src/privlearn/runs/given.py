@@ -427,29 +427,15 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
         )
 
 
-def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
+def require_same_examples(plan: AbstractPlan, data: Dataset, *, by_index: bool = False) -> None:
     """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a
-    person.
+    person. Rows that come `by_index` from a data set have their ids beside it.
     """
-    if isinstance(plan, Plan) and plan.persons:
-        raise BadInput(
-            "the plan has persons=True, for clients of a federation that have their rows "
-            "themselves (privlearn.flower.train_federated): expected rows_per_person=K for rows of "
-            "persons in one place, or persons=False"
-        )
-    if plan.unit.rows_per_person is None and data.groups is not None:
-        raise BadInput(
-            "the data carry person ids (groups), and the plan protects single rows: say how many "
-            "rows of each person are used with Plan(rows_per_person=K), or give data without them "
-            "(an .npz without groups, a schema without person), with group_size=K if a person has "
-            "up to K rows"
-        )
-    if plan.unit.rows_per_person is not None and data.groups is None:
-        raise BadInput(
-            f"the plan uses up to {plan.unit.rows_per_person} rows of each person, and the data do "
-            "not say whose rows they are: give `person = COLUMN` in a table's schema, groups in "
-            "an .npz, or Dataset(groups=ids), a person's id for each row"
-        )
+    of_rows = plan.unit.rows_per_person is None
+    if of_rows is not (data.groups is None) or (isinstance(plan, Plan) and plan.persons):
+        from privlearn.runs.unlike_examples import describe_unlike  # for refusals alone
+
+        raise BadInput(describe_unlike(plan, by_index=by_index))
 
 
 def require_neighbours(plan: Any, ledger: Ledger) -> None:

@@ -194,9 +194,9 @@ class Descent:
         """
         if self._versions not in (None, versions(self._parameters)):
             self._session.claim_nothing(
-                "weights were changed after a step, by something else than the run. Published are "
-                "those that it ends with: for an earlier epoch's break there, and publish; for an "
-                "average give average=0.5 (keep(ema=ema) saves one of your own, beside the model)"
+                "weights were changed after a step, by something else than the run. It publishes "
+                "those after its last step. For those of an earlier epoch, leave the loop there; "
+                "for an average give average=0.5 (keep(ema=ema) saves your own, beside the model)"
             )
 
     @property

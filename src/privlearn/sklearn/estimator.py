@@ -29,11 +29,13 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
+from privlearn.data.encoding import listed
 from privlearn.data.sparse_matrix import refuse_dense
 from privlearn.data.target_forms import as_array, require_one_each
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
+from privlearn.sklearn.missing_values import NOT_FINITE_TARGETS, describe_not_finite
 from privlearn.sklearn.preprocessing import person_column, reasons_of
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 
@@ -144,6 +146,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 raise BadInput(
                     "X holds values that are not numbers: encode texts first, and leave out ids"
                 ) from None
+            if str(error).startswith("Input X contains"):
+                raise BadInput(describe_not_finite(X)) from None
+            if str(error).startswith("Input y contains"):
+                raise BadInput(NOT_FINITE_TARGETS) from None
             raise BadInput(str(error)) from error
 
     def _labelled(self, X: Any, y: Any) -> tuple[Array, Array, tuple[str, ...]]:
@@ -584,8 +590,9 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
             if differ
             else ""
         )
+        row = places.index(-1)
         raise BadInput(
-            "there are labels outside the declared classes: expected "
-            f"{shortened(str(declared.tolist()), 100)}{why}"
+            f"the labels, row {row + 1}, hold {listed([labels[row]])}, outside the declared "
+            f"classes: expected one of them, {listed(declared.tolist())[:100]}{why}"
         )
     return declared, np.array(places, dtype=np.int64), ()

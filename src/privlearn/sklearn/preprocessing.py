@@ -63,8 +63,8 @@ def reasons_of(estimator: Any, private: type[Any], *, declared: bool) -> Iterato
     if not declared and (through := [*dict.fromkeys(_through(estimator, private))]):
         yield (
             f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows "
-            "without noise: use DPTableEncoder or DPStandardScaler, or declare "
-            "preprocessing='public'"
+            "without noise: use DPTableEncoder, or DPStandardScaler on one ledger. "
+            "preprocessing='public' is true only if all of it was fitted to other, public rows"
         )
     if elsewhere := [*dict.fromkeys(_charged_elsewhere(estimator, private))]:
         yield (

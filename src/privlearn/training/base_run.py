@@ -166,9 +166,10 @@ class BaseRun(Described):
     def _require_epochs(self) -> None:
         if inspect.getgeneratorstate(self._epochs) == inspect.GEN_CLOSED:
             raise BadInput(
-                "all epochs are over, or the run was ended: batches() goes through all "
-                f"{self.plan.epochs} epochs, once. For one epoch at a time: `for epoch in run: "
-                "for batch in epoch: run.step(batch)`"
+                f"all epochs are over, or the run was ended: expected {self.plan.epochs}, once "
+                "(one at a time: `for epoch in run: for batch in epoch`). To train on, begin a new "
+                "run of this model, both on one ledger with room for them: pv.make_private(..., "
+                "ledger=ledger) with ledger=pv.Ledger(pv.Budget(E, D))"
             )
 
     def _next_epoch(self) -> Epoch | None:

@@ -65,7 +65,7 @@ class BatchLoss(WrappedLoss):
         if self._of_rows is not None:
             over = _OverEachExample(rows, self._of_rows)
             with over:
-                values = self.function(model, batch)
+                values = self.call(model, batch)
             if len(over.sizes) == len(self._of_rows):
                 return values
         return _of_each(self.function, model, batch)

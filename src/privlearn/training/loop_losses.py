@@ -26,6 +26,20 @@ class WrappedLoss:
         #: Why it is slow, if it says so, and what is faster.
         self.slowness: tuple[str, str] | None = getattr(function, "slowness", None)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self._called = False
+
+    def call(self, *arguments: Any) -> Tensor:
+        """What the function gives. Its first call, on made-up rows, tells whether it enters an
+        autocast.
+        """
+        if self._called:
+            return self.function(*arguments)
+        from privlearn.training.autocast_in_losses import SLOWNESS, call_and_look
+
+        values, cast = call_and_look(self.function, *arguments)
+        self._called = True
+        self.slowness = self.slowness or (SLOWNESS if cast else None)
+        return values  # type: ignore[no-any-return]
 
 
 @final
@@ -34,7 +48,7 @@ class ModelLoss(WrappedLoss):
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """One value for each example."""
-        return self.function(model, batch)
+        return self.call(model, batch)
 
 
 @final
@@ -43,7 +57,7 @@ class OutputsLoss(WrappedLoss):
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """One value for each example."""
-        return self.function(outputs, targets)
+        return self.call(outputs, targets)
 
 
 def with_made_up(loss: Loss, made_up: Callable[[Any], Any]) -> Loss:

@@ -119,7 +119,7 @@ class Task:
         self.x, self.y = (
             self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         )
-        require_same_examples(plan, self.data)
+        require_same_examples(plan, self.data, by_index=indexed is not None)
         require_rows_once(plan, source, self.data, indexed)
         self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)

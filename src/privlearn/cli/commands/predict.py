@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from privlearn.cli import methods, screen
 from privlearn.cli.request import Request
 from privlearn.core.tensors import as_tensor
+from privlearn.data.cells import numbers
 from privlearn.data.dataset import require_finite
 from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
@@ -61,11 +62,11 @@ def run(request: Request) -> int:
     names, labels = list(model.class_names), model.labels or model.targets
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
-    table = _table(request, model.schema)
+    table = _table(request, model.schema, config.get("columns", ()))
     x, schema = (
         _features(request, config)
         if path.is_dir() and table is None
-        else _inputs(request, model.schema, table)
+        else _inputs(request, model.schema, table, config.get("columns", ()))
     )
     ids = None if table is None or request.id is None else table.cells(request.id)
     _require_same_schema(request, schema, config.get("schema", ""))
@@ -109,7 +110,7 @@ def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
         ) from error
 
 
-def _table(request: Request, trained: Schema | None) -> Table | None:
+def _table(request: Request, trained: Schema | None, named: Sequence[str]) -> Table | None:
     """The table to predict for, read once, with the column that tells which row is which, if one is
     asked for; None: the rows are in no table.
     """
@@ -121,7 +122,7 @@ def _table(request: Request, trained: Schema | None) -> Table | None:
             )
         return None
     schema = read_schema(request.schema) if request.schema is not None else trained
-    columns = () if schema is None else schema.columns
+    columns = named if schema is None else schema.columns
     wanted = dict.fromkeys([*columns, *([] if request.id is None else [request.id])])
     table = read_table(request.data, [*wanted], schema and schema.dialect)
     if request.id is not None and request.id not in table.columns:
@@ -138,10 +139,10 @@ def _table(request: Request, trained: Schema | None) -> Table | None:
 
 
 def _inputs(
-    request: Request, trained: Schema | None, table: Table | None
+    request: Request, trained: Schema | None, table: Table | None, named: Sequence[str]
 ) -> tuple[NDArray[Any], str]:
     """The rows, and the digest of the schema that they were read by: the one that is given, or the
-    model's own.
+    model's own. A model that was trained on a data frame without a schema has `named` columns.
     """
     schema = request.schema or trained
     if request.data in NAMES:
@@ -161,11 +162,40 @@ def _inputs(
         assert data.schema is not None
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
+    if table is not None and named:
+        return _numbers_of(table, named), ""
     if table is not None:
         raise BadInput(
-            f"{table.name} is a table, and the model was trained on none: give an .npz with x"
+            f"{table.name} is a table, and the model was trained on rows whose numbers have no "
+            "names: expected an .npz with x"
         )
     return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
+
+
+def _numbers_of(table: Table, named: Sequence[str]) -> NDArray[np.float32]:
+    """The columns of a model that knows their names, shape (rows, columns), in its order.
+
+    Raises:
+        BadInput: one is not there, or holds a cell that is missing or no finite number.
+    """
+    parts = []
+    for name in named:
+        if name not in table.columns:
+            raise BadInput(
+                f"{table.name} has no column {name!r}, which the model was trained on: it has "
+                f"{listed([*table.columns, *table.ignored]) or 'none'}. Expected "
+                f"{listed(named)[:100]}"
+            )
+        values, absent, misfit = numbers(table.columns[name], ())
+        if misfit is not None or absent.any():
+            row = int(np.argmax(absent)) if misfit is None else misfit.row
+            cell = "missing" if misfit is None else listed([misfit.cell])
+            raise BadInput(
+                f"{table.place(row, name)} is {cell}: expected a finite number. Fill or encode it "
+                "as the rows of the training were"
+            )
+        parts.append(values.astype(np.float32))
+    return np.stack(parts, axis=1)
 
 
 def _features(request: Request, config: dict[str, Any]) -> tuple[NDArray[Any], str]:

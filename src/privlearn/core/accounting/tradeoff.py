@@ -36,7 +36,7 @@ RATES = (0.0, *(10 ** (-4 + place / 20) for place in range(81)))
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TradeOff:
     """An upper bound on every membership attack.
 
@@ -125,6 +125,13 @@ class TradeOff:
 
     def __str__(self) -> str:
         return self.describe(PrivacyUnit())
+
+    def __repr__(self) -> str:
+        success, first, second = map(percent_up, self.figures().values())
+        return (
+            f"TradeOff(success at most {success}, true positives at most {first} at 1 % false "
+            f"positives and {second} at 0.1 %)"
+        )
 
 
 def tradeoff(event: Event, adjacency: Adjacency, group_size: int = 1) -> TradeOff:

@@ -338,9 +338,9 @@ class LedgerState:
         if unit.group_size == size and self.unit in (None, unit):
             return
         raise BadInput(
-            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger "
-            "holds one guarantee. Give both the same group_size and rows_per_person: two ledgers "
-            "promise nothing for both",
+            f"this ledger protects {self.protects}, and this run protects {unit}: expected the "
+            "same of both. Give both the same group_size and rows_per_person. With a ledger for "
+            "each there is no guarantee for the two together",
             expected=self.protects,
             given=unit,
         )
@@ -402,10 +402,10 @@ class LedgerState:
             self.adjacency,
         )
         raise BudgetExceeded(
-            f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from "
-            f"{taken:.4g}: it has a budget of {budget}, and this run may have been chosen after "
-            "earlier results. Nothing was charged or drawn. Use more noise, or fewer releases "
-            f"(epochs, queries).{room}",
+            f"this run does not fit on the ledger, which has a budget of {budget}: earlier runs "
+            f"take {100 * taken:.4g} % of its room, and with this one, which may have been chosen "
+            f"after their results, it would be {100 * after:.4g} %. Nothing was charged or drawn. "
+            f"Use more noise, or fewer releases (epochs, queries).{room}",
             budget=budget,
             would_be=after,
         )
