@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.clipping.layout import NotLayerwise
 from privlearn.core.clipping.model_check import made_up_batch
+from privlearn.core.clipping.separation.tracker import ConstantValues, MemoryPlace
 from privlearn.errors import BadInput, NotPerExample
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample
@@ -275,7 +277,11 @@ def denied(net: nn.Module) -> bool:
 def check_the_gate_denies_each_mix_by_itself() -> None:
     for name, mix in MIXES.items():
         torch.manual_seed(0)
-        assert denied(Marked(mix).double()), name
+        if name == "the size of the batch":
+            assert denied(Marked(mix).double()), name
+            continue
+        with mock.patch.object(backends, "_same_notes", return_value=True):
+            assert denied(Marked(mix).double()), name
 
 
 @check
@@ -339,6 +345,16 @@ SIZED: dict[str, Sized] = {
     "a part of a constant": lambda h, number: (
         h + STATE.expand(2, -1)[:, : int(number)].sum() * STATE[int(number)]
     ),
+    "which result is read": lambda h, number: (h * 2, h * 3)[int(number) - 2],
+    "whether gradients flow": lambda h, number: h + (h if number == 2 else h.detach()),
+    "beside a huge constant": lambda h, number: (
+        h * torch.tensor([1e9] + [number] * (WIDTH - 1), dtype=h.dtype)
+    ).clamp(-2, 2),
+    "a large whole number": lambda h, number: torch.remainder(h, 10_000_000 + int(number)) / 1e7,
+    "how a part is padded": lambda h, number: F.pad(
+        h[:, None, :-2], (1, 1), mode="reflect" if number == 2 else "replicate"
+    )[:, 0],
+    "what a draw is by": lambda h, number: h * torch.bernoulli(torch.full_like(h, number / 10)),
     "a shift": lambda h, number: h.roll(int(number), 1),
     "a word": lambda h, number: F.gelu(h, approximate="tanh" if number == 2 else "none"),
     "a type": lambda h, number: h.to(torch.float32 if number == 2 else torch.float64).double(),
@@ -346,30 +362,41 @@ SIZED: dict[str, Sized] = {
 
 
 class SizedModel(nn.Module):
-    """Uses a number for something: by batches of more than 75, another one."""
+    """Uses a number for something: by batches of more than so many rows, another one."""
 
-    def __init__(self, use: Sized, more: float) -> None:
+    def __init__(self, use: Sized, more: float, most: int = 75) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
-        self.use, self.more = use, more
+        self.use, self.more, self.most = use, more, most
 
     def forward(self, x: Tensor) -> Tensor:
-        number = self.more if len(x) > 75 else 2.0
+        number = self.more if len(x) > self.most else 2.0
         return self.b(self.use(torch.tanh(self.a(x)), number))  # type: ignore[no-any-return]
 
 
-def way_at(net: nn.Module, *sizes: int) -> list[str | None]:
-    """How batches of these sizes are computed, one after the other."""
+def way_at(
+    net: nn.Module,
+    *sizes: int,
+    loss: Any = cross_entropy,
+    then: Callable[[], None] | None = None,
+) -> list[str | None]:
+    """How batches of these sizes are computed, one after the other; and again after `then`."""
     x = torch.randn(max(sizes), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y = torch.arange(max(sizes)) % 3
-    clipper = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
+    clipper = ClippedGradients(net, loss, Flat(0.1), Adjacency.ADD_REMOVE)
     ways = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        clipper.prepare(x, y)
-        for size in sizes:
-            clipper(one_sample(examples=size), x[:size], y[:size])
-            ways.append(clipper.way)
+        try:
+            clipper.prepare(x, y)
+        except NotPerExample:
+            return ["refused"]
+        for again in (False, True) if then else (False,):
+            if again and then:
+                then()
+            for size in sizes:
+                clipper(one_sample(examples=size), x[:size], y[:size])
+                ways.append(clipper.way)
     return ways
 
 
@@ -381,6 +408,110 @@ def check_the_gate_denies_what_follows_the_size_of_the_batch() -> None:
         first, second = way_at(SizedModel(use, 3.0).double(), 72, 80)
         assert first == "layers", name
         assert second != "layers", name
+
+
+class Warming(nn.Module):
+    """A factor that begins at 1, and follows a number of the caller's later, over a size."""
+
+    def __init__(self, over: Callable[[Tensor], int]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
+        self.beta, self.over = 0.0, over
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x))
+        return self.b(h * (1 + self.beta / self.over(h)))  # type: ignore[no-any-return]
+
+
+class Chosen(nn.Module):
+    """A loss that is one of two columns, by the size of the batch."""
+
+    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(outputs, y, reduction="none")
+        return torch.stack([each, 2 * each], 1)[:, int(len(outputs) > 75)]
+
+
+#: By what each of these is told, beside the flow of results: the arguments of operations, where
+#: they read and write, or what is in constants.
+TOLD_BY = {
+    "a factor": "arguments",
+    "an argument by keyword": "arguments",
+    "a complex factor": "arguments",
+    "a word": "arguments",
+    "a shift": "arguments",
+    "a large whole number": "arguments",
+    "a tensor of one number": "values",
+    "a tensor that is filled": "values",
+    "a matrix": "values",
+    "a tensor that was there": "values",
+    "beside a huge constant": "values",
+    "what a draw is by": "values",
+    "written beside examples": "values",
+    "written into examples": "values",
+    "a place that is written": "places",
+    "a place that is read": "places",
+    "how much is read": "places",
+    "a type": "places",
+}
+
+
+def notes_of(net: nn.Module, size: int) -> dict[str, list[Any]]:
+    """What the gate notes of a pass over so many rows, by kind."""
+    problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
+    seen = backends.layouts(problem, kernels.Kernels(), [made_up_batch(*rows(), n) for n in (5, 7)])
+    leaves = problem.inputs(made_up_batch(*rows(), size))
+    with problem.random.made_up(size):
+        _, notes = backends.SeparationCheck(problem, seen)._follow(leaves, size, None)
+    values = [note for note in notes if isinstance(note, ConstantValues)]
+    places = [note for note in notes if isinstance(note, MemoryPlace)]
+    kinds = (ConstantValues, MemoryPlace)
+    arguments = [note for note in notes[1:] if not isinstance(note, kinds)]
+    return {"values": values, "places": places, "arguments": arguments}
+
+
+@check
+def check_each_kind_of_note_shows_what_it_is_for() -> None:
+    """By itself, whatever the others show."""
+    for name, kind in TOLD_BY.items():
+        for more, expected in ((3.0, False), (2.0, True)):
+            torch.manual_seed(0)
+            net = SizedModel(SIZED[name], more).double()
+            small, large = (notes_of(net, size)[kind] for size in (72, 80))
+            assert backends._same_notes(small, large) is expected, (name, more)
+
+
+@check
+def check_the_gate_looks_again_where_numbers_have_changed() -> None:
+    """A number with a point may follow a public schedule, and not the size of the batch."""
+    for over, expected in ((len, False), (lambda h: 72, True)):
+        torch.manual_seed(0)
+        net = Warming(over).double()
+        ways = way_at(net, 72, 80, then=lambda net=net: setattr(net, "beta", 100.0))
+        assert ways[:2] == ["layers"] * 2
+        assert (ways[2:] == ["layers"] * 2) is expected, (over, ways)
+
+
+@check
+def check_small_batches_agree_with_others() -> None:
+    """All sizes are compared with one."""
+
+    def use(h: Tensor, number: float) -> Tensor:
+        return torch.where(h > 2, h * number, h)  # which shows nowhere
+
+    for most in (2, 3, 4, 7):
+        torch.manual_seed(0)
+        net = SizedModel(use, 3.0, most).double()
+        ways = way_at(net, most + 1, most)
+        assert "layers" not in ways, (most, ways)
+
+
+@check
+def check_the_gate_denies_a_loss_that_is_chosen_by_the_size_of_the_batch() -> None:
+    torch.manual_seed(0)
+    net = SizedModel(lambda h, number: h, 2.0).double()
+    ways = way_at(net, 72, 80, loss=Chosen())
+    assert ways[0] == "layers"
+    assert ways[1] != "layers"
 
 
 @check

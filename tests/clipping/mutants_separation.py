@@ -15,12 +15,16 @@ import pytest
 from privlearn.core.clipping import backends
 from privlearn.core.clipping import model_check as check
 from privlearn.core.clipping.separation import axis_rules as rules
-from privlearn.core.clipping.separation import meeting, tracker
+from privlearn.core.clipping.separation import meeting, program, tracker
 from tests.clipping.checks_separation import check_the_gate_denies_each_mix_by_itself
 from tests.support.mutant import Mutant, suite_of
 
 GATE = "check_the_gate_denies_each_mix_by_itself"
 SIZE = "check_the_gate_denies_what_follows_the_size_of_the_batch"
+EACH = "check_each_kind_of_note_shows_what_it_is_for"
+LATER = "check_the_gate_looks_again_where_numbers_have_changed"
+SMALL = "check_small_batches_agree_with_others"
+CHOSEN = "check_the_gate_denies_a_loss_that_is_chosen_by_the_size_of_the_batch"
 LINE = "check_a_refusal_names_the_operation_and_its_line"
 
 MUTANTS = [
@@ -88,64 +92,98 @@ MUTANTS = [
         tracker.AxisTracker._note,
         "for argument, value in call.passed.items()",
         "for argument, value in list(call.passed.items())[:2]",
-        SIZE,
+        EACH,
     ),
     Mutant(
         "constants that a pass makes may depend on the size of the batch",
         tracker.AxisTracker._note_constant,
-        "self.noted.append(part.clone())",
+        "self.noted.append(ConstantValues(part.clone(), mark.of_weights))",
         "pass",
-        SIZE,
+        EACH,
     ),
     Mutant(
         "constants are told by their places alone",
         tracker.AxisTracker._note_constant,
-        "if self.mark_of(tensor).before:",
+        "if mark.before:",
         "if True:",
-        SIZE,
+        EACH,
     ),
     Mutant(
         "constants that are written stay as they were",
         tracker.AxisTracker._mark,
-        "MemoryMark(self._number, lasts=held is not None and held.lasts)",
-        "MemoryMark(self._number, before=held is not None and held.before, "
-        "lasts=held is not None and held.lasts)",
-        SIZE,
+        "MemoryMark(self._number, lasts=lasts, of_weights=of_weights)",
+        "MemoryMark(self._number, lasts=lasts, before=held is not None and held.before)",
+        EACH,
     ),
     Mutant(
         "what is read of each example may depend on the size of the batch",
         tracker.AxisTracker._note_place,
-        "self.noted.append(",
-        "(lambda *_: None)(",
-        SIZE,
+        "self.noted.append(MemoryPlace(place))",
+        "pass",
+        EACH,
     ),
     Mutant(
         "what is written beside examples may depend on the size of the batch",
         tracker.AxisTracker._may_hold,
-        "self.noted.append(parts[:, 0].clone())",
+        "self.noted.append(ConstantValues(parts[:, 0].clone(), of_weights=False))",
         "pass",
-        SIZE,
+        EACH,
     ),
     Mutant(
         "what is written into examples may depend on the size of the batch",
         tracker.AxisTracker._mark,
         "self._note_constant(tensor, axis)",
         "pass",
-        SIZE,
+        EACH,
     ),
     Mutant(
         "where examples are written may depend on the size of the batch",
         tracker.AxisTracker._mark,
         "self._note_place(tensor, answer, period)",
         "pass",
+        EACH,
+    ),
+    Mutant(
+        "which results are read may depend on the size of the batch",
+        backends.SeparationCheck._follow,
+        '("flow", capture.program.flow)',
+        '("flow", 0)',
         SIZE,
     ),
     Mutant(
-        "an earlier pass stands for any",
+        "what a draw is by may depend on the size of the batch",
+        tracker.AxisTracker._note,
+        "(of_batch or call.draws or tensor.numel() == 1)",
+        "(of_batch or tensor.numel() == 1)",
+        EACH,
+    ),
+    Mutant(
+        "the largest constant says how near the others have to be",
+        backends._are_close,
+        "if one.of_weights and",
+        "if",
+        EACH,
+    ),
+    Mutant(
+        "the losses may lie anywhere",
+        backends.SeparationCheck._follow,
+        "tracker.note_result(losses)",
+        "pass",
+        CHOSEN,
+    ),
+    Mutant(
+        "numbers with a point have no name",
+        program.Program._describe,
+        "or isinstance(value, Number)",
+        "",
+        LATER,
+    ),
+    Mutant(
+        "batches are compared with themselves",
         backends.SeparationCheck._judge,
-        "if again and _same_notes(notes, self._seen.notes.get(kind, ())):",
-        "if again and self._seen.notes.get(kind):",
-        SIZE,
+        "2 if examples == 4 else 4",
+        "examples",
+        SMALL,
     ),
     Mutant(
         "backward passes of strangers pass",
@@ -180,8 +218,6 @@ def test_a_category_of_rules_that_loses_the_axis_is_caught(
     assert planted
     for name in planted:
         monkeypatch.setitem(rules.RULES, name, bug)
-    # shapes that follow the size of the batch would be seen, too
-    monkeypatch.setattr(backends, "_same_notes", lambda *_: True)
     tracker._operation.cache_clear()
     try:
         with pytest.raises(AssertionError):

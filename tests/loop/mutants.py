@@ -247,16 +247,23 @@ MUTANTS = [
     Mutant(
         "epochs before an interruption count twice",
         base_run.BaseRun._to_charge_again,
-        "if new else []",
-        "",
+        "if done < self._steps_saved and session.first != (0, 0):",
+        "if False:",
         SPENT,
     ),
     Mutant(
         "the epoch under way costs nothing",
-        base_run.BaseRun._to_charge_again,
-        "first(event, math.ceil(step * charges / self.steps_per_epoch))",
+        base_run.BaseRun._events_of,
+        "first(event, after - before)",
         "first(event, 0)",
         SPENT,
+    ),
+    Mutant(
+        "steps after the last checkpoint cost nothing",
+        base_run.BaseRun.__init__,
+        "max(self._steps_saved, min(noted, self.steps))",
+        "self._steps_saved",
+        "check_steps_after_the_last_checkpoint_are_spent",
     ),
     Mutant(
         "what is spent is for other neighbours",

@@ -46,7 +46,12 @@ from privlearn.core.clipping.randomness import Recorder, RowRandom
 from privlearn.core.clipping.row_norms import Assumed
 from privlearn.core.clipping.separation.axis_rules import ExampleAxis
 from privlearn.core.clipping.separation.program import Constants
-from privlearn.core.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
+from privlearn.core.clipping.separation.tracker import (
+    AxisTracker,
+    ConstantValues,
+    Coupled,
+    CoupledElsewhere,
+)
 from privlearn.core.devices import PROCESSOR, on_processor
 from privlearn.core.memory import is_of_memory
 from privlearn.core.precision import callers_precision
@@ -203,7 +208,6 @@ class SeenModel:
         fused: the containers whose layers are computed as one operation.
         verdicts: of the programs that were checked, by name: empty where examples stay apart, and
             else why not.
-        notes: how operations were called on four examples, by the shapes of their rows.
     """
 
     calls: SeenCalls
@@ -211,7 +215,6 @@ class SeenModel:
     drawn: list[Layout]
     fused: FusedLayers
     verdicts: dict[int, str] = field(default_factory=dict)
-    notes: dict[object, list[Any]] = field(default_factory=dict)
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> SeenModel:
@@ -307,19 +310,11 @@ class SeparationCheck:
         Raises:
             NotLayerwise: as `require_apart`.
         """
-        others = (min(examples // 2, 4), 1) if examples > 3 else (examples, 2)
-        program, notes = self._follow(leaves, examples, assumed=assumed)
+        program, notes = self._follow(leaves, examples, assumed)
         if examples == 1:  # it is computed as if alone
             return program, ""
-        kind = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
-        # An earlier pass over four examples mostly noted what one would now. On a device a look
-        # would wait, and processes have to take the same passes.
-        again = examples > 7 and assumed is None and self._problem.any_process is bool
-        if again and _same_notes(notes, self._seen.notes.get(kind, ())):
-            return program, ""
-        _, other_notes = self._follow(leaves, *others, assumed=assumed)
-        if again:
-            self._seen.notes[kind] = other_notes
+        # All sizes are compared with one, four, and that with another.
+        _, other_notes = self._follow(leaves, 2 if examples == 4 else 4, assumed)
         if _same_notes(notes, other_notes, assumed):
             return program, ""
         return program, "a number in the model or the loss depends on the size of the batch"
@@ -339,21 +334,15 @@ class SeparationCheck:
         return None
 
     def _follow(
-        self,
-        leaves: Sequence[Tensor],
-        first: int,
-        times: int = 1,
-        assumed: Assumed | None = None,
+        self, leaves: Sequence[Tensor], number: int, assumed: Assumed | None
     ) -> tuple[int, list[Any]]:
-        """The name of the program that the first examples run, so many times each, and how its
-        operations are called.
+        """The name of the program that so many examples run, and how its operations are called.
+        Where there are fewer, they come again.
         """
         problem, seen, copies = self._problem, self._seen, self._problem.copies
-        examples = [*range(first)] * times
-        parts = [
-            leaf.detach()[torch.arange(first * copies, device=leaf.device).repeat(times)]
-            for leaf in leaves
-        ]
+        examples = [at % (len(leaves[0]) // copies) for at in range(number)]
+        rows = [example * copies + copy for example in examples for copy in range(copies)]
+        parts = [leaf.detach()[torch.tensor(rows, device=leaf.device)] for leaf in leaves]
         tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn, assumed)
         trained = list(problem.parameters.values())
         batch = BatchExamples(parts, len(examples), copies)
@@ -368,10 +357,11 @@ class SeparationCheck:
             with capture, seen.fused.under(capture):
                 losses = problem.forward(*parts)
             tracker.require_at(losses, ExampleAxis(0), "the loss")
+            tracker.note_result(losses)
             _require_known_gradients(losses)
             if capture.trace != seen.trace:
                 raise NotLayerwise("the model calls other operations than it did on made-up rows")
-        return capture.program.key, tracker.noted
+        return capture.program.key, [("flow", capture.program.flow), *tracker.noted]
 
 
 def _same_notes(one: Sequence[Any], other: Sequence[Any], assumed: Assumed | None = None) -> bool:
@@ -379,31 +369,31 @@ def _same_notes(one: Sequence[Any], other: Sequence[Any], assumed: Assumed | Non
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if a.shape != b.shape or a.dtype != b.dtype:
+        if isinstance(a, ConstantValues) and isinstance(b, ConstantValues):
+            if a.values.shape != b.values.shape or a.values.dtype != b.values.dtype:
                 return False
-            same = _close(a, b)
-            if assumed is not None and not on_processor(a):
+            same = _are_close(a, b)
+            if assumed is not None and not on_processor(a.values):
                 assumed.note(same, lambda: None)
             elif not same:
                 return False
         elif isinstance(a, float) and isinstance(b, float):
             if not (math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b)):
                 return False
-        elif isinstance(a, Tensor) or isinstance(b, Tensor) or a != b:
+        elif type(a) is not type(b) or a != b:
             return False
     return True
 
 
-def _close(one: Tensor, other: Tensor) -> Tensor:
-    """Whether all numbers are the same, but for rounding: where products make them, it depends on
-    how many there are.
+def _are_close(one: ConstantValues, other: ConstantValues) -> Tensor:
+    """Whether all values are the same. Those that follow from weights may differ by rounding: in
+    products it depends on how many there are.
     """
-    if one.numel() == 0 or not (one.is_floating_point() or one.is_complex()):
-        return (one == other).all()
-    scale = one.abs().nan_to_num(0.0, 0.0, 0.0).max()
-    near = (one - other).abs() <= 1e-6 * scale
-    return (near | (one == other) | ((one != one) & (other != other))).all()
+    a, b = one.values, other.values
+    same = (a == b) | ((a != a) & (b != b))
+    if one.of_weights and a.numel() and (a.is_floating_point() or a.is_complex()):
+        same |= (a - b).abs() <= 1e-6 * a.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return same.all()
 
 
 def _require_known_gradients(losses: Tensor) -> None:

@@ -230,7 +230,7 @@ class Capture(TorchFunctionMode):
         self.uses = ParameterUses()
         self.derived = Derived(trained)
         self.shapes: list[tuple[int, ...]] = []
-        self.program = Program(seen.constants, batch.leaves)
+        self.program = Program(seen.constants, batch.leaves, followed=tracker is not None)
         self.trace = 0
         #: Operations without a rule that were given a trained parameter, by its identity.
         self.unseen: dict[int, str] = {}
@@ -352,6 +352,8 @@ class Capture(TorchFunctionMode):
             x: its input.
             low: whether autocast runs it in its low precision; otherwise in single precision.
         """
+        if self._tracker is not None:
+            self._tracker.note_operation(operation)
         call = self.call(x, operation.parameters[0].dtype)
         leaves = [self.derived.leaf(p) for p in operation.parameters]
         if not torch.is_autocast_enabled(x.device.type):

@@ -365,6 +365,7 @@ def loss(call: Arguments) -> AxisLabels:
 def ctc(call: Arguments) -> AxisLabels:
     """Positions first, then the batch."""
     inputs = {("log_probs", 0): ["position", "row", "class"], ("targets", 0): ["row", "target"]}
+    inputs |= {(name, 0): ["row"] for name in ("input_lengths", "target_lengths")}
     return AxisLabels(inputs, [["row"], ["row"]], frozenset({"position", "class", "target"}))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from numbers import Integral, Number
 from typing import Any, final
 
 import torch
@@ -125,15 +126,17 @@ class Program:
     Args:
         constants: what may come from outside of the pass.
         leaves: the tensors of the batch.
+        followed: whether `flow` is formed.
 
     Attributes:
-        key: the name: of all functions, of which earlier results each takes, and of all whole
-            numbers. Numbers with a point are left out: the program can't have them from the batch,
-            and some follow a public schedule.
+        key: the name: of all functions, of which earlier results each takes, and of all numbers.
+        flow: the same without whole numbers, which is to be the same for batches of other sizes.
     """
 
-    def __init__(self, constants: Constants, leaves: Sequence[Tensor]) -> None:
-        self._constants = constants
+    def __init__(
+        self, constants: Constants, leaves: Sequence[Tensor], *, followed: bool = False
+    ) -> None:
+        self._constants, self._followed, self.flow = constants, followed, 0
         self._base = self._last = next(_passes) << 32
         self.key = hash(tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         for leaf in leaves:
@@ -147,6 +150,10 @@ class Program:
         if kwargs:
             self._describe(kwargs, parts)
         self.key = hash(tuple(parts))
+        if self._followed:
+            parts = [self.flow, func]
+            self._describe_flow((args, kwargs), parts)
+            self.flow = hash(tuple(parts))
 
     def number(self, out: Any) -> None:
         """Name the tensors that a call gave."""
@@ -166,7 +173,7 @@ class Program:
             parts.append(4 * number + 2 if number > 0 else 4 * self._constants.name(value))
         elif kind is int:
             parts.append(4 * value + 3)
-        elif kind in _PLAIN:
+        elif kind in _PLAIN or isinstance(value, Number):
             parts.append(value)
         elif kind is slice:
             parts.append(slice)
@@ -182,6 +189,20 @@ class Program:
                 self._describe(item, parts)
         else:
             parts.append(kind)
+
+    def _describe_flow(self, value: Any, parts: list[Any]) -> None:
+        """The same without whole numbers, and without how many of them there are."""
+        if isinstance(value, Integral | slice | torch.Size) and not isinstance(value, bool):
+            return
+        if isinstance(value, list | tuple):
+            for item in value:
+                self._describe_flow(item, parts)
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                parts.append(name)
+                self._describe_flow(item, parts)
+        else:
+            self._describe(value, parts)
 
 
 def renamed(before: Sequence[Any], after: Sequence[Any]) -> None:
@@ -226,6 +247,8 @@ def note_question(name: str, args: Sequence[Any], out: Any) -> None:
     """Note that `out` answers whether all entries are true, or any: `mask.all()`,
     `mask.sum() == mask.numel()`.
     """
+    if name in ("all", "any", "sum") and out.dim():  # it is about some entries each
+        return
     if name == "all" and len(args) == 1:
         out._is_of_all = True
     elif name == "any" and len(args) == 1:

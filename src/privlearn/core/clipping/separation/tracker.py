@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import count
+from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -73,6 +74,7 @@ class MemoryMark(NamedTuple):
         met: in which operation examples met; empty if they did not.
         lasts: whether what is written there is there in later passes.
         before: whether it was there, as it is, when the pass began.
+        of_weights: whether it was computed in this pass from what was there before.
     """
 
     number: int
@@ -80,6 +82,25 @@ class MemoryMark(NamedTuple):
     met: str = ""
     lasts: bool = False
     before: bool = False
+    of_weights: bool = False
+
+
+class MemoryPlace(NamedTuple):
+    """Where, in an example's part of a memory or in a constant, an operation reads or writes."""
+
+    parts: tuple[Any, ...]
+
+
+class ConstantValues(NamedTuple):
+    """What an operation reads of a constant that its pass made, for one example.
+
+    Attributes:
+        values: of any shape.
+        of_weights: whether they follow from what was there before the pass.
+    """
+
+    values: Tensor
+    of_weights: bool
 
 
 def _split(names: str) -> frozenset[str]:
@@ -225,6 +246,7 @@ class _Call:
         #: Constants, and where they have a part for each example.
         self.constants: dict[Argument, ExampleAxis | None] = {}
         self.met, self.of_batch, self.draws, self.dims = "", False, False, 0
+        self.of_weights = False
         for name in operation.arguments:
             for at, tensor in _tensors(self._values.get(name)):
                 self.dims = max(self.dims, tensor.dim() if name != "out" else 0)
@@ -236,6 +258,7 @@ class _Call:
         mark = tracker.mark_of(tensor)
         self.tensors[name] = tensor
         self.of_batch |= bool(mark.period or mark.met)
+        self.of_weights |= mark.before or mark.of_weights
         if not (mark.period or mark.met):
             self.constants[name] = None
         self.met = self.met or mark.met
@@ -417,7 +440,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.draws = draws_numbers(call.func, call._values)
         drawn = self._follow_draw(call) if call.draws else None
         if not call.of_batch or call.plain in _SHAPED_LIKE:
-            return [drawn] if drawn else None
+            return [self._require_even_draw(call, drawn)] if drawn else None
         if self.examples == 1:
             return [ExampleAxis(0)]
         if _tells(call):
@@ -449,6 +472,20 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if dim >= len(shape) or shape[dim] % self.examples:
             raise Coupled(f"random numbers of shape {tuple(shape)} are not drawn for each example")
         return ExampleAxis(dim, 1, shape[dim] // self.examples)
+
+    def _require_even_draw(self, call: _Call, drawn: ExampleAxis) -> ExampleAxis | str:
+        """`drawn`, if what the call draws by is the same for all examples; else where it is not."""
+        if call.of_batch or self.examples == 1:
+            return drawn
+        dims = len(_shape_of_draw(call))
+        for name in call.constants:
+            tensor = call.tensors[name]
+            dim = drawn.dim - dims + tensor.dim()
+            if dim >= 0:
+                call.constants[name] = drawn._replace(dim=dim)
+                if not self.is_even(tensor, drawn._replace(dim=dim)):
+                    return f"{call.plain} by a constant that differs along the batch"
+        return drawn
 
     def _settle(
         self, call: _Call, answer: AxisLabels | list[ExampleAxis | None]
@@ -529,19 +566,33 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.equal(one, other)
         return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
-    def _note(self, call: _Call) -> None:
-        """Note how an operation on the batch is called."""
-        of_batch = call.of_batch and not call.met and call.plain not in _SHAPED_LIKE
-        if self.examples == 1 or self._is_asking or not (of_batch or call.draws):
-            return
-        self.noted.append(call.func)
-        for argument, value in call.passed.items():
-            if argument not in _SIZES:
+    def note_operation(self, operation: object) -> None:
+        """Note the numbers and words of one of ours: PyTorch's may not show them all."""
+        for value in vars(operation).values():
+            if isinstance(value, Number | str | None):
                 self.noted += _plain_values(value)
-        for name, tensor in call.tensors.items() if of_batch else ():
-            if name in call.axes:
+
+    def note_result(self, losses: Tensor) -> None:
+        """Note where the losses, one for each example, are in their memory."""
+        period = self.mark_of(losses).period
+        if period and self.examples > 1:
+            self._note_place(losses, ExampleAxis(0), period)
+
+    def _note(self, call: _Call) -> None:
+        """Note how an operation on the batch, or on weights, is called."""
+        of_batch = call.of_batch and not call.met
+        followed = (of_batch or call.of_weights) and call.plain not in _SHAPED_LIKE
+        if self.examples == 1 or self._is_asking or not (followed or call.draws):
+            return
+        if call.plain != "clone":  # whether one is needed depends on how a tensor lies
+            self.noted.append(call.func)
+            for argument, value in call.passed.items():
+                if argument not in _SIZES:
+                    self.noted += _plain_values(value)
+        for name, tensor in call.tensors.items():
+            if name in call.axes and of_batch:
                 self._note_place(tensor, call.axes[name], self.mark_of(tensor).period)
-            elif name in call.constants:
+            elif name in call.constants and (of_batch or call.draws or tensor.numel() == 1):
                 self._note_constant(tensor, call.constants[name])
 
     def _note_place(self, tensor: Tensor, axis: ExampleAxis, period: int) -> None:
@@ -553,7 +604,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for dim, (length, entries) in enumerate(zip(tensor.shape, tensor.stride(), strict=True))
             if dim != axis.dim and length > 1
         )
-        self.noted.append((tensor.dtype, axis, begin // whole, begin % period, *others))
+        place = (tensor.dtype, axis, begin // whole, begin % period, *others)
+        self.noted.append(MemoryPlace(place))
 
     def _note_constant(self, tensor: Tensor, axis: ExampleAxis | None) -> None:
         """Note what a constant has for one example: its place if it was there before the pass, else
@@ -565,11 +617,13 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 axis.dim, (axis.outer, self.examples, axis.inner)
             )
             part = part.select(axis.dim + 1, 0)
-        if self.mark_of(tensor).before:
-            place = (_storage(part)._cdata, part.storage_offset(), part.shape, part.stride())
-            self.noted.append(place)
+        mark = self.mark_of(tensor)
+        if mark.before:
+            steps = [by for by, n in zip(part.stride(), part.shape, strict=True) if n > 1]
+            place = (_storage(part)._cdata, part.dtype, part.storage_offset(), part.shape, *steps)
+            self.noted.append(MemoryPlace(place))
         else:
-            self.noted.append(part.clone())
+            self.noted.append(ConstantValues(part.clone(), mark.of_weights))
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
         """MemoryMark the memory of a result.
@@ -588,9 +642,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if answer is None:
             if held is None or not (held.period or held.met):
-                _storage(tensor).mark = MemoryMark(
-                    self._number, lasts=held is not None and held.lasts
-                )
+                lasts = held is not None and held.lasts
+                of_weights = call.of_weights or (held is not None and held.of_weights)
+                _storage(tensor).mark = MemoryMark(self._number, lasts=lasts, of_weights=of_weights)
             elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
                 self._meet(
                     tensor,
@@ -638,7 +692,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         parts = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory)
         parts = parts.view(-1, self.examples, period)
-        self.noted.append(parts[:, 0].clone())
+        self.noted.append(ConstantValues(parts[:, 0].clone(), of_weights=False))
         return self._are_equal(parts, parts[:, :1].expand_as(parts))
 
     def _meet(self, tensor: Tensor, where: str) -> None:
@@ -683,13 +737,13 @@ def _results(out: Any) -> Iterator[Tensor]:
 
 
 def _plain_values(value: Any) -> Iterator[Any]:
-    """All in an argument that is no tensor, numbers as floats."""
+    """All in an argument that is no tensor."""
     if isinstance(value, complex):
         yield from (value.real, value.imag)
-    elif isinstance(value, int | float):
-        yield float(value)
     elif isinstance(value, list | tuple):
-        for item in value:
+        # a length for each example, as of a loss over sequences
+        alike = len(value) > 1 and all(type(item) is int and item == value[0] for item in value)
+        for item in value[:1] if alike else value:
             yield from _plain_values(item)
     elif not isinstance(value, Tensor):
         yield value
