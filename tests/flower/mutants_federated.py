@@ -213,8 +213,8 @@ MUTANTS = [
     Mutant(
         "rows in one place are trained by a plan for clients",
         given.require_same_examples,
-        "if isinstance(plan, Plan) and plan.persons:",
-        "if False:",
+        "or (isinstance(plan, Plan) and plan.persons)",
+        "",
         APART,
     ),
     Mutant(
