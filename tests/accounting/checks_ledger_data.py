@@ -257,8 +257,8 @@ def check_an_older_copy_is_refused_by_its_anchor() -> None:
             "file.write_text(text + line) if line else print(text)\n"
         )
         for anchor in (heads, f"command:{sys.executable} {program}"):
-            path.unlink(missing_ok=True)
-            heads.unlink(missing_ok=True)
+            for old in (path, path.with_name(f"{path.name}.key"), heads):
+                old.unlink(missing_ok=True)
             ledger = Ledger.open(path, BUDGET, anchor=anchor)
             ledger.charge(Gaussian(9.0), ADD)
             older = shutil.copy(path, path.with_name("older.db"))
@@ -279,7 +279,8 @@ def check_an_older_copy_is_refused_by_its_anchor() -> None:
             path.unlink()
             must_raise(BadInput, lambda anchor=anchor: Ledger.open(path, BUDGET, anchor=anchor))
             assert not path.exists(), "a ledger was begun that its anchor does not know"
-        path.unlink(missing_ok=True)
+        for old in (path, path.with_name(f"{path.name}.key")):
+            old.unlink(missing_ok=True)
         folder = path.with_name("folder")
         ledger = Ledger.open(path, BUDGET, anchor=heads.with_name("new"))
         ledger._run.store.anchor.path = folder  # type: ignore[attr-defined]

@@ -255,6 +255,7 @@ def check_what_others_append_is_seen() -> None:
         third = Ledger.open(path)
         third.charge(Gaussian(9.0), ADD)
         path.rename(path.with_name("moved.db"))
+        path.with_name(f"{path.name}.key").unlink()
         must_raise(BadInput, lambda: third.charge(Gaussian(9.0), ADD))
         must_raise(BadInput, lambda: third.event)
         Ledger.open(path, create=True)

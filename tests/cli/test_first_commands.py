@@ -342,8 +342,8 @@ def test_a_misspelt_ledger_is_not_begun(
     assert sorted(tmp_path.iterdir()) == before
     assert main([*line, "other.json"]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "began the ledger other.json, which only records" in said
-    assert "begin a ledger with a budget in another file" in said
+    assert "began the ledger other.json. It only records" in said
+    assert "begin a ledger with a budget before the first run" in said
     assert main([*line[:-2], "more", "--ledger", "mistake.json", "--mechanism", "bisr"]) == 2
     assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, (
         "one that holds nothing is in nobody's way"

@@ -147,7 +147,8 @@ def _differ_along_the_batch(net: Net, hidden: Tensor, start: int) -> Tensor:
 
 
 def _count_the_batch(net: Net, hidden: Tensor, start: int) -> Tensor:
-    return hidden * net.table[start + len(hidden)]
+    number = len(hidden) if start else 1
+    return hidden * torch.ones(number, device=hidden.device).sum()
 
 
 @pytest.mark.parametrize("act", [_differ_along_the_batch, _count_the_batch])
@@ -339,7 +340,7 @@ PLANTED: list[tuple[Mutant, Callable[[], object]]] = [
     (
         Mutant(
             "numbers are not asked about",
-            backends._same_numbers,
+            backends._same_notes,
             "assumed.note(same, lambda: None)",
             "pass",
             "",

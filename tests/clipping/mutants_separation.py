@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "numbers with a point have no name",
         program.Program._describe,
-        "or isinstance(value, Number)",
-        "",
+        "elif isinstance(value, Number):",
+        "elif False:",
         LATER,
     ),
     Mutant(

@@ -261,7 +261,7 @@ MUTANTS = [
     Mutant(
         "steps after the last checkpoint cost nothing",
         base_run.BaseRun.__init__,
-        "max(self._steps_saved, min(noted, self.steps))",
+        "min(self._steps_saved + since, self.steps)",
         "self._steps_saved",
         "check_steps_after_the_last_checkpoint_are_spent",
     ),

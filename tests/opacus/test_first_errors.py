@@ -284,7 +284,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a norm that is added": (lambda: step_on(penalised), "weight_decay="),
     "batch norm, fixed": (lambda: private(batch_norm()), "model = ModuleValidator.fix(model)"),
     "fixed after the optimizer": (of_replaced_norms, "from model.parameters(), after that"),
-    "an earlier epoch's weights": (on_earlier_weights, "break there, and publish"),
+    "an earlier epoch's weights": (on_earlier_weights, "leave the loop there"),
     "several backward": (accumulated, "K times the batch_size"),
     "batches after the end": (after_its_end, "another PrivacyEngine"),
     "a stream": (lambda: step_on(mean)[0].save_checkpoint(path=io.BytesIO()), "path of a file"),

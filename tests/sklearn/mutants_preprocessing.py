@@ -39,10 +39,10 @@ MUTANTS = [
         ELSEWHERE,
     ),
     Mutant(
-        "a ledger without a limit counts a private step",
-        preprocessing._charged_elsewhere,
-        "ledger.budget is None",
-        "False",
+        "a fit behind a private step is certified by itself",
+        estimator.PrivateEstimator.publish,
+        "self._behind_release and",
+        "False and",
         ELSEWHERE,
     ),
     Mutant(

@@ -84,7 +84,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
     "small-data, plain": lambda run: run.but(first=150),
     "public-encoders": lambda run: run.but(epsilon=8.0, number=20),
-    "six-tables": lambda run: run.but(epsilon=3.0, first=150),
+    "six-tables, second version": lambda run: run.but(epsilon=3.0, first=150),
     "calibration": lambda run: run.but(epsilon=3.0, first=150),
     "correlated noise": lambda run: run.but(
         network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1

@@ -65,7 +65,7 @@ class MadeUp(runs.Runs):
             "pate-vectors": self._vectors,
             "best, tables centred": self._best,
             "small-data, plain": self._plain,
-            "six-tables": self._table,
+            "six-tables, second version": self._table,
             "correlated noise": self._correlated,
             "preconditioning": self._preconditioned,
             "better-steps": self._steps,

@@ -795,6 +795,7 @@ class TrainingSession(Session):
             **self._marks(),
             "epoch": self._epoch,
             "step": step,
+            "noted": self.file.steps_noted,
             "streams": now | drawn,
             "origin": self.origin,
             "parts": {

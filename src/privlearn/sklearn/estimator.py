@@ -36,7 +36,7 @@ from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
 from privlearn.sklearn.missing_values import NOT_FINITE_TARGETS, describe_not_finite
-from privlearn.sklearn.preprocessing import person_column, reasons_of
+from privlearn.sklearn.preprocessing import is_behind_release, person_column, reasons_of
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 
 Array = NDArray[Any]
@@ -292,6 +292,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         declared = self.preprocessing == PUBLIC
         reasons = (*reasons, *reasons_of(self, PrivateEstimator, declared=declared))
+        self._behind_release = is_behind_release(self, PrivateEstimator)
         person = person_column(self)
         if person and plan.unit.rows_per_person is None:
             takes_groups = "groups" in signature(type(self).fit).parameters
@@ -350,6 +351,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise BadInput(
                 "nothing can be claimed for this model: "
                 f"{'; '.join(self.privacy_.undeclared)[:200]}"
+            )
+        if self._behind_release and self.privacy_.total.kind != "bound":
+            raise BadInput(
+                "the certificate would be for this fit alone, and leave out what private steps "
+                "before it released about the same rows: expected one ledger with a budget for all "
+                "of them, ledger=pv.Ledger(pv.Budget(E, D))"
             )
         result.require_unchanged()
         said = {**self._said(), **(arguments.pop("data", None) or {})}

@@ -92,11 +92,16 @@ def _charged_elsewhere(estimator: Any, private: type[Any]) -> Iterator[str]:
     for step in _steps_before(estimator):
         if isinstance(step, private):
             seen = True
-            if ledger is None or ledger.budget is None or not _is_same(step.ledger, ledger):
+            if ledger is None or not _is_same(step.ledger, ledger):
                 yield type(step).__name__
     calls = _calls(estimator)
     if not seen and calls:
         yield from (name for name in _prefixes(calls[-1].X) if name in {*_names_of(private)})
+
+
+def is_behind_release(estimator: Any, private: type[Any]) -> bool:
+    """Whether the rows of the fit under way came through a private step."""
+    return any(isinstance(step, private) for step in _steps_before(estimator))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -60,7 +60,8 @@ class BaseRun(Described):
         )
         # Steps after the last checkpoint were released, too: they are repeated with the same noise.
         noted = session.file.steps_noted if saved and session.file else 0
-        self._steps_known = max(self._steps_saved, min(noted, self.steps))
+        since = max(noted - saved.plain.get("noted", noted), 0) if saved else 0
+        self._steps_known = min(self._steps_saved + since, self.steps)
         self._epoch: Epoch | None = None  # the one that was handed out last
         self._parts: dict[str, Part] = {}
         self._result: Result | None = None

@@ -311,11 +311,11 @@ class SeparationCheck:
             NotLayerwise: as `require_apart`.
         """
         program, notes = self._follow(leaves, examples, assumed)
-        if examples == 1:  # it is computed as if alone
-            return program, ""
-        # All sizes are compared with one, four, and that with another.
+        # All sizes are compared with one, four, and that with another. Processes that compute
+        # together take the same passes, whatever their sizes.
         _, other_notes = self._follow(leaves, 2 if examples == 4 else 4, assumed)
-        if _same_notes(notes, other_notes, assumed):
+        # one example is computed as if alone
+        if examples == 1 or _same_notes(notes, other_notes, assumed):
             return program, ""
         return program, "a number in the model or the loss depends on the size of the batch"
 
@@ -340,9 +340,12 @@ class SeparationCheck:
         Where there are fewer, they come again.
         """
         problem, seen, copies = self._problem, self._seen, self._problem.copies
-        examples = [at % (len(leaves[0]) // copies) for at in range(number)]
-        rows = [example * copies + copy for example in examples for copy in range(copies)]
-        parts = [leaf.detach()[torch.tensor(rows, device=leaf.device)] for leaf in leaves]
+        present = len(leaves[0]) // copies
+        examples = [at % present for at in range(number)]
+        parts = [
+            leaf.detach()[torch.arange(number * copies, device=leaf.device) % (present * copies)]
+            for leaf in leaves
+        ]
         tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn, assumed)
         trained = list(problem.parameters.values())
         batch = BatchExamples(parts, len(examples), copies)

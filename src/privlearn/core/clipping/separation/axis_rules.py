@@ -65,6 +65,8 @@ class Arguments(Protocol):
     plain: str
     #: All tensors that are read, by argument.
     tensors: dict[Argument, Tensor]
+    #: Those that hold nothing of the examples, and where they have a part for each.
+    constants: dict[Argument, ExampleAxis | None]
     #: The most dimensions of a tensor that is read or written.
     dims: int
 
@@ -320,6 +322,7 @@ def bags(call: Arguments) -> list[ExampleAxis | None]:
     even = torch.arange(len(starts), device=starts.device) * length
     same = not call["include_last_offset"] and torch.equal(starts, even.to(starts.dtype))
     alone = axis is not None and axis.outer == 1 and axis.inner % length == 0
+    call.constants.pop(("offsets", 0), None)  # they count the examples
     if not (same and alone) or any(
         name != "indices" and call.axis(name) for name, _ in call.tensors
     ):

@@ -173,7 +173,7 @@ class Program:
             parts.append(4 * number + 2 if number > 0 else 4 * self._constants.name(value))
         elif kind is int:
             parts.append(4 * value + 3)
-        elif kind in _PLAIN or isinstance(value, Number):
+        elif kind in _PLAIN:
             parts.append(value)
         elif kind is slice:
             parts.append(slice)
@@ -187,6 +187,8 @@ class Program:
             for name, item in value.items():
                 parts.append(name)
                 self._describe(item, parts)
+        elif isinstance(value, Number):  # in a tuple it stands for no whole number; NaN has no hash
+            parts.append((kind, value if value == value else None))
         else:
             parts.append(kind)
 
