@@ -147,7 +147,7 @@ def _differ_along_the_batch(net: Net, hidden: Tensor, start: int) -> Tensor:
 
 
 def _count_the_batch(net: Net, hidden: Tensor, start: int) -> Tensor:
-    number = len(hidden) if start else 1
+    number = (1, len(hidden))[start > 0]
     return hidden * torch.ones(number, device=hidden.device).sum()
 
 
