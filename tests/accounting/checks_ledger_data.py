@@ -277,6 +277,7 @@ def check_an_older_copy_is_refused_by_its_anchor() -> None:
                 )
             assert LedgerFile(path).names() == ["data"]
             path.unlink()
+            path.with_name(f"{path.name}.key").unlink()
             must_raise(BadInput, lambda anchor=anchor: Ledger.open(path, BUDGET, anchor=anchor))
             assert not path.exists(), "a ledger was begun that its anchor does not know"
         for old in (path, path.with_name(f"{path.name}.key")):

@@ -311,10 +311,10 @@ class SeparationCheck:
             NotLayerwise: as `require_apart`.
         """
         program, notes = self._follow(leaves, examples, assumed)
-        # All sizes are compared with one, four, and that with another. Processes that compute
-        # together take the same passes, whatever their sizes.
-        _, other_notes = self._follow(leaves, 2 if examples == 4 else 4, assumed)
-        # one example is computed as if alone
+        # All sizes are compared with one, four, and that with another. A single example is computed
+        # as if alone, and has room for no more; processes take the same passes all the same.
+        number = {1: 1, 4: 2}.get(examples, 4)
+        _, other_notes = self._follow(leaves, number, assumed)
         if examples == 1 or _same_notes(notes, other_notes, assumed):
             return program, ""
         return program, "a number in the model or the loss depends on the size of the batch"
