@@ -81,6 +81,14 @@ def claimed_nothing(fit: Callable[[], object]) -> list[str]:
     return [text for text in said if "rows came through" in text]
 
 
+def require_unpublishable(publish: Callable[[Path], object]) -> None:
+    """`publish` refuses, and leaves no folder behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "model"
+        must_raise(BadInput, lambda: publish(out))
+        assert not out.exists()
+
+
 #: Steps that learn from rows, or that couple them.
 FITTED: dict[str, Callable[[], Any]] = {
     "scaler": StandardScaler,
@@ -123,11 +131,9 @@ def check_steps_that_learned_from_rows_are_seen() -> None:
         assert len(said) == 1, (name, said)
         assert "true only if all of it was fitted to other, public rows" in said[0], said
         assert line[-1].privacy_.total is None, name
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "model"
-            must_raise(BadInput, lambda: line[-1].publish(out))  # noqa: B023
-            must_raise(BadInput, lambda: pv.publish(line[-1].result_, out, delta=1e-5))  # noqa: B023
-            assert not out.exists()
+        require_unpublishable(line[-1].publish)
+        result = line[-1].result_
+        require_unpublishable(lambda out: pv.publish(result, out, delta=1e-5))  # noqa: B023
         ledger = pv.Ledger(pv.Budget(8.0, 1e-5), measure="renyi")
         charged = make_pipeline(make(), fisher(ledger=ledger))
         must_raise(BadInput, lambda: charged.fit(X, Y))  # noqa: B023
@@ -164,16 +170,12 @@ def check_private_steps_share_the_ledger_of_what_learns_from_them() -> None:
         assert len(said) == 1, (name, said)
         assert "same ledger" in said[0], said
         assert line[-1].privacy_.total is None, name
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "model"
-            must_raise(BadInput, lambda: line[-1].publish(out))  # noqa: B023
+        require_unpublishable(line[-1].publish)
         unlimited = pv.Ledger()
         line = make_pipeline(wrap(scaler(ledger=unlimited)), fisher(ledger=unlimited))
         assert claimed_nothing(lambda: line.fit(X, Y)) == []  # noqa: B023
         assert line[-1].privacy_.total.kind == "estimate", name
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "model"
-            must_raise(BadInput, lambda: line[-1].publish(out))  # noqa: B023
+        require_unpublishable(line[-1].publish)
         for one, other in ((limited(), limited()), (None, limited())):
             line = make_pipeline(wrap(scaler(ledger=one)), fisher(ledger=other))
             must_raise(BadInput, lambda: line.fit(X, Y))  # noqa: B023

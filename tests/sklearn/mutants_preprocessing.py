@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "a private step's release is counted wherever it was charged",
-        preprocessing._charged_elsewhere,
+        preprocessing._find_charged_elsewhere,
         "not _is_same(step.ledger, ledger)",
         "False",
         ELSEWHERE,
@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "columns of a private step may be from anywhere",
-        preprocessing._charged_elsewhere,
+        preprocessing._find_charged_elsewhere,
         "if not seen and calls:",
         "if False:",
         NAMES,

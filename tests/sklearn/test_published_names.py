@@ -98,8 +98,8 @@ def test_a_loaded_model_refuses_rows_that_are_not_finite(tmp_path: Path) -> None
     boosted = pv.sklearn.DPBoostingClassifier(
         epsilon=20.0, delta=1e-3, classes=["yes", "no"], bounds=BOUNDS, options={"trees": 2}
     ).fit(FRAME, np.where(FRAME["age"] > 0.5, "yes", "no"))
-    taken = pv.load_model(boosted.publish(tmp_path / "boosted")).predict(frame)
-    assert len(taken) == 4
+    predicted = pv.load_model(boosted.publish(tmp_path / "boosted")).predict(frame)
+    assert len(predicted) == 4
 
 
 def test_names_that_do_not_fit_are_refused_and_changed_weights_are_not_published(

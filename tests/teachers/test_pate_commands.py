@@ -576,13 +576,14 @@ def test_numbers_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (tmp_path / f"{name}.csv").write_text("\n".join([",".join(heads), *lines]))
     given = ["train", "--method", "pate", "--schema", str(schema), "--epsilon", "8"]
     given += ["--data", str(tmp_path / "rows.csv"), "--test-data", str(tmp_path / "test.csv")]
+    given += ["--seed", "0"]
     for public, kind in (("pool", "pca"), ("asked", "identity")):
         out = str(tmp_path / f"of-{public}")
         words = [*given, "--public", str(tmp_path / f"{public}.csv"), "--teachers", "80"]
         assert cli.main([*words, "--json", "--out", out]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert answer["epsilon"] <= 8
-        assert answer["test_metrics"]["r2"] > 0.5, answer["test_metrics"]  # by noise without a seed
+        assert answer["test_metrics"]["r2"] > 0.7, answer["test_metrics"]
         assert cli.main(["verify", out]) == 0
         facts = json.loads((tmp_path / f"of-{public}" / "privacy.json").read_text())["facts"]
         assert facts["reducer"]["kind"] == kind

@@ -88,6 +88,8 @@ class Checkpoint:
         require_fit("checkpoint", checkpoint, Checkpoint | str | Path | None)
         return cls(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
 
+    #: How many notes there are, once they were counted.
+    _note_count: int | None = None
     #: Whether the state at which a run is left before its end is kept, too.
     keeps_ends = False
     #: Whether an auditor can take its steps again, one by one, from the states that it keeps.
@@ -168,6 +170,7 @@ class Checkpoint:
                 self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600
             )
         os.write(file, f"{digest}\n".encode("ascii"))
+        self._note_count = None if self._note_count is None else self._note_count + 1
 
     def notes(self) -> list[str]:
         """What was noted, a line for each step; a line that was not completed is left out."""
@@ -180,14 +183,14 @@ class Checkpoint:
     @property
     def steps_noted(self) -> int:
         """How many steps were noted, also after what was saved last."""
-        try:
-            return self._notes.read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        if self._note_count is None:
+            self._note_count = self._notes.read_bytes().count(b"\n") if self._notes.exists() else 0
+        return self._note_count
 
     def forget_notes(self) -> None:
         """A run begins: what an earlier one left is deleted."""
         self._close()
+        self._note_count = None
         self._notes.unlink(missing_ok=True)
         self._marks.unlink(missing_ok=True)
 

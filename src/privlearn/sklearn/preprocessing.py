@@ -66,7 +66,7 @@ def reasons_of(estimator: Any, private: type[Any], *, declared: bool) -> Iterato
             "without noise: use DPTableEncoder, or DPStandardScaler on one ledger. "
             "preprocessing='public' is true only if all of it was fitted to other, public rows"
         )
-    if elsewhere := [*dict.fromkeys(_charged_elsewhere(estimator, private))]:
+    if elsewhere := [*dict.fromkeys(_find_charged_elsewhere(estimator, private))]:
         yield (
             f"rows came through {shortened(', '.join(elsewhere), 50)}, whose release this fit's "
             "epsilon leaves out: give both, in one pipeline, the same "
@@ -84,7 +84,7 @@ def person_column(estimator: Any) -> str:
     return ""
 
 
-def _charged_elsewhere(estimator: Any, private: type[Any]) -> Iterator[str]:
+def _find_charged_elsewhere(estimator: Any, private: type[Any]) -> Iterator[str]:
     """The names of private steps that the rows came through, and whose releases the claim of the
     estimator's ledger does not count.
     """

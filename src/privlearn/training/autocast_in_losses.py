@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-from unittest import mock
+from typing import Any, final
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 #: Why such a loss is slow, and what is faster.
 SLOWNESS = (
@@ -16,16 +16,27 @@ SLOWNESS = (
 )
 
 
+@final
+class _AutocastLookout(TorchFunctionMode):
+    """Looks at each function whether autocast is on, where it was off before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        accelerator = torch.accelerator.current_accelerator()
+        kinds = ["cpu", *([accelerator.type] if accelerator else [])]
+        self._off = [kind for kind in kinds if not torch.is_autocast_enabled(kind)]
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func`."""
+        self.seen = self.seen or any(map(torch.is_autocast_enabled, self._off))
+        return func(*args, **(kwargs or {}))
+
+
 def call_and_look(function: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """What a function returns, and whether it entered an autocast on its way."""
-    entered = False
-    enter: Callable[[Any], Any] = torch.autocast.__enter__
-
-    def note(context: Any) -> Any:
-        nonlocal entered
-        entered = entered or bool(context._enabled)
-        return enter(context)
-
-    with mock.patch.object(torch.autocast, "__enter__", note):
+    with _AutocastLookout() as lookout:
         returned = function(*arguments)
-    return returned, entered
+    return returned, lookout.seen

@@ -329,7 +329,7 @@ class SeparationCheck:
         assumed = Assumed()
         with suppress(Exception):
             judged = self._judge(leaves, examples, assumed)
-            if not assumed.answers or all(torch.stack(assumed.answers).tolist()):
+            if not assumed.answers or bool(torch.stack(assumed.answers).all()):
                 return judged
         return None
 
@@ -371,13 +371,14 @@ def _same_notes(one: Sequence[Any], other: Sequence[Any], assumed: Assumed | Non
     """Whether two passes noted the same; tensors on a device are assumed to be the same."""
     if len(one) != len(other):
         return False
+    answers: list[Tensor] = []
     for a, b in zip(one, other, strict=True):
         if isinstance(a, ConstantValues) and isinstance(b, ConstantValues):
             if a.values.shape != b.values.shape or a.values.dtype != b.values.dtype:
                 return False
             same = _are_close(a, b)
             if assumed is not None and not on_processor(a.values):
-                assumed.note(same, lambda: None)
+                answers.append(same)
             elif not same:
                 return False
         elif isinstance(a, float) and isinstance(b, float):
@@ -385,6 +386,8 @@ def _same_notes(one: Sequence[Any], other: Sequence[Any], assumed: Assumed | Non
                 return False
         elif type(a) is not type(b) or a != b:
             return False
+    if assumed is not None and answers:
+        assumed.note(torch.stack(answers).all(), lambda: None)
     return True
 
 
