@@ -235,7 +235,7 @@ def standardised(
 
 
 def outer_sums(g: Tensor, a: Tensor) -> OuterSums:
-    return OuterSums(g, a, (g.shape[2], a.shape[2]))
+    return OuterSums(g, a, (g.shape[2], a.shape[2]), kernels.kernels(None))
 
 
 def taken_back_in_double(through: Standardisation, g: Tensor, a: Tensor) -> Tensor:

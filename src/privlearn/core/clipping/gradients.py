@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from privlearn._checks import count
 from privlearn._public import is_own
@@ -545,7 +546,9 @@ class ClippedGradients:
             return
         if finite is not None and not finite.any():
             return
-        weights = self._weights(losses, squares, finite, clipped, weighed)
+        count = len(rows)
+        weights = self._weights(losses[:count], squares[:, :count], finite, clipped, weighed)
+        weights = F.pad(weights, (0, len(losses) - count))  # fillers weigh nothing
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
         for (name, norm), total in zip(self._norm_of.items(), sums, strict=True):
             if name in gradients:
@@ -581,8 +584,9 @@ class ClippedGradients:
     def _finite(
         self, data: Rows, rows: Tensor
     ) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None, Weighed | None]:
-        """Gradients, losses and squared norms of the examples `rows`, which of them count, and what
-        the clip makes of them; None: all count, and the clip was not asked yet.
+        """Gradients, losses and squared norms of the examples `rows` and of fillers after them,
+        which of the examples count, and what the clip makes of them; None: all count, and the clip
+        was not asked yet.
 
         Another example stands in for one that is not finite, in its place: so the rest of the batch
         comes out the same to the last digit, whatever was there.
@@ -609,7 +613,8 @@ class ClippedGradients:
             if outside is not None and outside.item():
                 raise IndexError(OUT_OF_RANGE)
             finite = squares.isfinite().all(0) & losses.isfinite()
-            counts = finite if counts is None else counts & finite
+            examples = finite[: len(rows)]
+            counts = examples if counts is None else counts & examples
             if finite.all() or not counts.any():
                 return gradients, losses, squares, counts, None
             here = counts.to(rows.device)
@@ -627,7 +632,7 @@ class ClippedGradients:
         assumed = Assumed()
         gradients, losses = self._compute(data, rows, assumed)
         squares = self._squares(gradients, losses, assumed)
-        weighed = self._weigh_gradients(squares, asks=False)
+        weighed = self._weigh_gradients(squares[:, : len(rows)], asks=False)
         assert weighed.within is not None
         answers = [*assumed.answers, (squares.sum() + losses.sum()).isfinite()]
         if self._indices.flag is not None:
@@ -661,11 +666,11 @@ class ClippedGradients:
         return add_rows(squares.new_zeros(self._norms, len(losses)), norms, squares)
 
     def _compute(self, data: Rows, rows: Tensor, assumed: Assumed | None = None) -> Gradients:
-        """Gradients and losses of the examples `rows`, of which the model is given copies: it can
-        be done again.
+        """Gradients and losses of the examples `rows`, and of fillers after them. The model is
+        given copies: it can be done again.
         """
         assert self._way is not None
-        taken = self._take(data, rows)
+        taken = self._take(data, rows, self._count_fillers(len(rows)))
         before = [] if self._random.active else drawn_by(self._device)
         trained = self.fixed.trained
         trained.written = ""
@@ -751,16 +756,33 @@ class ClippedGradients:
         else:
             assumed.note(~unlike(assumed), require_alike)
 
-    def _take(self, data: Rows, rows: Tensor) -> Leaves:
-        """The batch of the examples `rows`, in all their copies, in memory of their own."""
+    def _count_fillers(self, examples: int) -> int:
+        """How many copies of its first example fill up a batch: at most 1 in 32 of it.
+
+        The program of each new size is checked before it runs, which takes longer than a step.
+        Random batches have some hundred sizes, and these have a tenth of that.
+        """
+        if not isinstance(self._way, PerOperation):
+            return 0
+        multiple = 1 << max(examples.bit_length() - 6, 0)
+        most = min(self._chunk or BLOCK, BLOCK)
+        return max(min(-examples % multiple, most - examples), 0)
+
+    def _take(self, data: Rows, rows: Tensor, fillers: int = 0) -> Leaves:
+        """The batch of the examples `rows`, in all their copies, in memory of their own, and the
+        first of them again as often as there are fillers.
+        """
         examples = len(rows)
         if self._rows is not None:
             rows = self._rows[rows].flatten()
         if self._random.active or self._views.changes:
-            self._random.take(self._identify(data, rows, examples))
-        return self._views(
-            tuple(move(leaf, self._device) for leaf in data.fetch(rows)), self._random
-        )
+            identities = self._identify(data, rows, examples)
+            self._random.take(np.append(identities, identities[:1].repeat(fillers)))
+        leaves = tuple(move(leaf, self._device) for leaf in data.fetch(rows))
+        if fillers:
+            first = len(rows) // examples
+            leaves = tuple(torch.cat([leaf, *[leaf[:first]] * fillers]) for leaf in leaves)
+        return self._views(leaves, self._random)
 
     def _identify(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""

@@ -78,6 +78,16 @@ class _OneDNN(Kernels):
     #: Multiplications below which the call costs more than it saves.
     least = 1 << 22
 
+    def each_outer(self, g: Tensor, a: Tensor) -> Tensor:
+        # one call for each example, which all threads share
+        least = self.least * torch.get_num_threads()
+        if not self._suits(g, a, g[:1].numel() * a.shape[2], least):
+            return super().each_outer(g, a)
+        formed = self.scratch.empty((len(g), g.shape[2], a.shape[2]), g)
+        for out, one, other in zip(formed, g.contiguous(), a.contiguous(), strict=True):
+            out.copy_(_product(one.T, other.T, None))
+        return formed
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._suits(x, weight, x.numel() * len(weight)):
             return super().linear(x, weight, bias)
@@ -123,11 +133,13 @@ class _OneDNN(Kernels):
             return rows
         return rows - rows % (1 << max(rows.bit_length() - 4, 0))
 
-    def _suits(self, one: Tensor, other: Tensor, multiplications: int) -> bool:
+    def _suits(
+        self, one: Tensor, other: Tensor, multiplications: int, least: int | None = None
+    ) -> bool:
         plain = (
             one.dtype == other.dtype == torch.float32 and on_processor(one) and on_processor(other)
         )
-        return plain and multiplications >= self.least
+        return plain and multiplications >= (least or self.least)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

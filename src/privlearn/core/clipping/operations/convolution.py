@@ -101,15 +101,20 @@ class Convolution:
             # Patches don't overlap: a linear layer on them.
             if self._transposed:
                 return sum_of_outer(_channels_last(x), _patches(g, kernel), shape, self._kernels)
-            if math.prod(kernel) == 1 and not self._handed_on:
-                return sum_of_outer(_channels_last(g), _channels_last(x), shape, self._kernels)
+            if math.prod(kernel) == 1:
+                outputs, inputs = _channels_last(g), _channels_last(x)
+                if not self._handed_on:
+                    return sum_of_outer(outputs, inputs, shape, self._kernels)
+                sums = OuterSums(outputs, inputs, shape, self._kernels)
+                formed = worth_forming(inputs.shape[1], *shape[:2])
+                return Dense(sums.form()) if formed else sums
         unfolds = len(kernel) <= 2 or not on_processor(x)
         if unfolds and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
                 outputs, inputs = _channels_last(g), self._unfold(x)
                 if self._handed_on:
-                    return OuterSums(outputs, inputs, shape)
+                    return OuterSums(outputs, inputs, shape, self._kernels)
                 return GramNorms(outputs, inputs, shape, partial(self._add_weighted, x, g))
         if not on_processor(x) and self._groups == 1 and not self._transposed:
             from privlearn.core.clipping.operations.patches import form  # for accelerators alone

@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from privlearn.core.clipping.kernels import Kernels
 from privlearn.core.clipping.per_example import (
     CANCELLED,
     GRAM_LOST,
@@ -144,10 +145,11 @@ class OuterSums:
         g: gradients of the outputs, shape (batch, positions, channels).
         a: inputs, shape (batch, positions, K).
         shape: of the weights, channels x K numbers in all.
+        kernels: for the matrix products.
     """
 
-    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int]) -> None:
-        self.g, self.a, self.shape = g, a, shape
+    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -> None:
+        self.g, self.a, self.shape, self.kernels = g, a, shape, kernels
         self.nbytes = g.nbytes + a.nbytes
 
     @property
@@ -161,7 +163,7 @@ class OuterSums:
 
     def form(self) -> Tensor:
         """One product for each example."""
-        return (self.g.mT @ self.a).view(len(self.g), *self.shape)
+        return self.kernels.each_outer(self.g, self.a).view(len(self.g), *self.shape)
 
 
 @final
@@ -183,13 +185,13 @@ class ThroughStandardisation:
     """
 
     def __init__(self, sums: OuterSums, through: Standardisation) -> None:
-        self._shape, self._through = sums.shape, through
+        self._through, self._kernels = through, sums.kernels
         z, scales, left = through.statistics()
         g, a = sums.g, sums.a - sums.a.mean(2, keepdim=True)
         self._g, self._a, self.nbytes = g, a, g.nbytes + a.nbytes
         #: The sums of the gradient, and of the gradient times z, by example and channel.
         self.plain = torch.bmm(sums.a.sum(2)[:, None], g)[:, 0]
-        self.with_z = torch.linalg.vecdot(g.mT, (a @ z.T).mT)
+        self.with_z = torch.linalg.vecdot(g, self._kernels.linear(a, z, None), dim=1)
         scaled = g * scales
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(scaled, scaled.mT)
         sizes = norms_of(inputs, outputs)
@@ -232,7 +234,8 @@ class ThroughStandardisation:
             rows += torch.tensordot(weights[self._apart].double(), self._exact, 1).to(into.dtype)
             weights = weights.index_fill(0, self._apart, 0.0)
         scaled = self._g.to(into.dtype) * weights[:, None, None]
-        total = scaled.flatten(0, 1).T @ self._a.to(into.dtype).flatten(0, 1)
+        total = torch.zeros_like(rows)
+        self._kernels.add_outer(scaled.flatten(0, 1), self._a.to(into.dtype).flatten(0, 1), total)
         rows += self._through.taken_back(total)
 
     def form(self) -> Tensor:
