@@ -9,7 +9,6 @@ would have ended.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -41,7 +40,8 @@ from privlearn.core.sampling import Sample
 from privlearn.core.sampling.draws import Draws
 from privlearn.core.streams import NoiseStream, Places, Streams
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
+from privlearn.errors import BadInput, UnsoundExtension
+from privlearn.errors import warn as warn_caller
 from privlearn.runs.checkpoint import (
     Checkpoint,
     Saved,
@@ -102,7 +102,7 @@ def warn_of_target(
     public = None if plan.neighbours is Adjacency.ADD_REMOVE else present
     if budget is not None:
         for warning in hollow(budget.epsilon, budget.delta, declared or public):
-            warn(warning)
+            warn_caller(warning)
 
 
 class Session:
@@ -409,7 +409,7 @@ class TrainingSession(Session):
         """Delete what an earlier run noted beside the checkpoint that this one begins."""
         steps = self.file.steps_noted if self.file and self.keeps else 0
         if self.file and steps and not self.ledger.path:
-            warn(
+            warn_caller(
                 f"the checkpoint {self.file.path} of an earlier run was deleted, and no ledger in "
                 f"a file counts the {steps} step{'s' * (steps > 1)} that it released: this run's "
                 "guarantee leaves them out. If the rows are the same, give both runs one ledger, "
@@ -479,7 +479,7 @@ class TrainingSession(Session):
         self.unclaimed = reason
         self._mark()
         if warn:
-            warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+            warn_caller(f"nothing will be claimed: {reason}")
         return warn
 
     def note_figure_use(self, use: str) -> None:

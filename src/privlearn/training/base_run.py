@@ -418,6 +418,7 @@ class BaseRun(Described):
         rows = plan._summary().rows
         loss = "" if self.task.loss else ", loss"
         use = f"for batch in run.batches(): run.step(batch{loss}); then run.publish(folder)"
+        use = "run.publish(folder)" if self.steps_done == self.steps else use
         return Summary(
             f"Run of DP-SGD, {self.session.state}: {self.steps_done} of "
             f"{'at most ' * bool(plan.filter)}{self.steps} steps",
