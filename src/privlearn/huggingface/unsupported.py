@@ -383,8 +383,8 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
             f"train_dataset has type {type(dataset).__name__}: its rows have no numbers, so it is "
-            "not known how likely one of them is to be drawn. Give a map-style data set, for example "
-            "datasets.Dataset.from_list(list(dataset))"
+            "not known how likely one of them is to be drawn. Give a map-style data set, for "
+            "example datasets.Dataset.from_list(list(dataset))"
         )
     require_public(dataset, evaluated)
     if type(collator).__name__ in _PACKING or getattr(collator, "return_flash_attn_kwargs", False):
