@@ -207,7 +207,7 @@ REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no private key there": (
         SIGN,
         "gone",
-        ("gone cannot be read", "No such file", "`privlearn key gone` makes one"),
+        ("gone cannot be read", "No such file", "gone` makes one, and the public key"),
     ),
     "a folder for a key": (SIGN, "folder", ("folder cannot be read", "Expected a file")),
     "a public key to sign with": (
