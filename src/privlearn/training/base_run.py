@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from privlearn._checks import count
-from privlearn._display import Described, Summary
+from privlearn._display import Described, Summary, joined
 from privlearn.core.accounting.accountant import guarantee
 from privlearn.core.accounting.events import Event, compose, walk
 from privlearn.core.accounting.guarantee import Guarantee
@@ -422,5 +422,5 @@ class BaseRun(Described):
         return Summary(
             f"Run of DP-SGD, {self.session.state}: {self.steps_done} of "
             f"{'at most ' * bool(plan.filter)}{self.steps} steps",
-            [("plan", "; ".join(" ".join(row) for row in rows[:2])), *rows[-2:], ("use", use)],
+            [*joined(rows[:-2], 2), *rows[-2:], ("use", use)],
         )
