@@ -49,7 +49,7 @@ MUTANTS = [
         "a repr computes epsilon",
         ledger.Ledger._summary,
         '("spent",',
-        '("spent", str(self.guarantee(1e-5)) +',
+        '("guarantee", str(self.guarantee(1e-5)) +',
         SHORT,
     ),
     Mutant(
