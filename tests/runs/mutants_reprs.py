@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         "a repr computes epsilon",
         ledger.Ledger._summary,
-        '("spent",',
+        '("guarantee",',
         '("guarantee", str(self.guarantee(1e-5)) +',
         SHORT,
     ),
