@@ -73,6 +73,7 @@ def probability(name: str, value: float, *, open_top: bool = False) -> float:
     inside = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     if not inside or (open_top and value == 1):
         interval = "(0, 1)" if open_top else "(0, 1]"
+        interval += ", batch size / examples" if name == "sampling_rate" else ""
         raise BadInput(
             f"{name} is {quoted(value)}: expected a number in {interval}", name=name, value=value
         )

@@ -16,6 +16,7 @@ _WORDS = {
     "str": "a text",
     "NoneType": "None",
     "Module": "a torch.nn.Module",
+    "Ledger": "a pv.Ledger (pv.Ledger.open('study.db'), say)",
     "Dataset": "a Dataset, such as pv.Dataset(x, y, classes=3)",
     "Result": "what a method such as dpsgd returned",
     "AuditReport": "what pv.audit returned",

@@ -107,7 +107,21 @@ def test_what_is_no_ledger(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(pv.errors.BadInput, match=r"studdy\.db, and there is study\.db: check"):
         pv.Ledger.open("studdy.db")
     assert "folder is a folder, and a ledger is a file" in shown(capsys, "ledger", "folder", code=2)
+    Path("folder", "privacy.json").touch()
+    assert "`privlearn verify` says what" in shown(capsys, "ledger", "folder", code=2)
     assert "it is empty" in shown(capsys, "ledger", "empty.db", code=2)
+
+
+def test_the_first_run_names_the_limit_of_its_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    shown(capsys, "ledger", "study.db", "--epsilon", "4")
+    train = ["train", "--data", "breast-cancer", "--method", "features", "--epsilon", "1"]
+    said = shown(capsys, *train, "--ledger", "study.db", "--out", "first")
+    limit = "for this run alone, the only one on its ledger so far, which limits all runs together"
+    assert f"{limit} to epsilon 4 at delta 1e-05" in said
+    assert "no limit" not in said
+    said = shown(capsys, "verify", "first", "--ledger", "studdy.db", code=2)
+    assert "there is no ledger studdy.db, and there is study.db: expected the one" in said
+    assert "no limit" in shown(capsys, *train, "--ledger", "third.db", "--out", "third")
 
 
 def test_each_run_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

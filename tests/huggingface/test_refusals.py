@@ -125,6 +125,8 @@ def test_unknown_arguments_are_refused_with_what_is_like_them(tmp_path: Path) ->
     for name, said in (
         ("epsilonn", "Did you mean epsilon"),
         ("tokenizer", "Did you mean processing_class"),
+        ("target_epsilon", r"Did you mean epsilon\?"),
+        ("target_delta", r"Did you mean delta\?"),
         ("epochs", "num_train_epochs"),
         ("learning_rate", r"TrainingArguments\(learning_rate"),
         ("xyz", "transformers' Trainer"),
@@ -155,6 +157,65 @@ def test_columns_that_are_no_numbers(tmp_path: Path) -> None:
     model = made.bert("ForSequenceClassification")
     collator = transformers.default_data_collator
     refused(tmp_path, "no 'input_ids'", model, train_dataset=labels, data_collator=collator)
+
+
+def labelled(*labels: Any) -> list[dict[str, Any]]:
+    return [{"input_ids": [3, 4, 5], "labels": label} for label in labels]
+
+
+def collate_labels(rows: Any) -> Any:
+    return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+
+
+def test_labels_of_another_type_than_classes(tmp_path: Path) -> None:
+    """Each is refused by the constructor, and with the advice followed the trainer is made."""
+    model, collator = made.bert("ForSequenceClassification"), {"data_collator": collate_labels}
+    for labels, said in (
+        ((1.0, 0.0), r"'labels' has type float32, .*from 0 to 1, int\(label\)"),
+        ((True, False), "'labels' has type bool, .*from 0 to 1"),
+        (("yes", "no"), "'labels' holds texts: give each class a whole number from 0"),
+    ):
+        with pytest.raises(pv.errors.BadInput, match=said):
+            trainer_of(model, tmp_path, labelled(*labels), **collator)
+    trainer_of(model, tmp_path, labelled(1, 0), **collator)
+    trainer_of(model, tmp_path, labelled([1.0, 0.0], [1.0, 1.0]), **collator)  # two labels a row
+    texts = [{"text": "a", "labels": 1}] * 2
+    with pytest.raises(pv.errors.BadInput, match=r"'text' holds texts: .*tokenizer\(row\['text'\]"):
+        trainer_of(model, tmp_path, texts, data_collator=made.padded)
+
+
+def test_parts_of_a_data_set_are_no_rows(tmp_path: Path) -> None:
+    refused(
+        tmp_path, "of the parts 'train', 'test': .*parts", train_dataset={"train": 1, "test": 2}
+    )
+    trainer_of(made.gpt2(), tmp_path, dict(enumerate(made.texts())))  # rows by their numbers
+
+
+def test_texts_longer_than_the_places_of_a_model(tmp_path: Path) -> None:
+    model, rows = made.bert("ForSequenceClassification"), labelled(1, 0)
+    options = {"rows": rows, "data_collator": collate_labels}
+    with pytest.raises(pv.errors.BadInput, match=f"expected at most {made.LENGTH}"):
+        trainer_of(model, tmp_path, max_length=made.LENGTH + 1, **options)
+    trainer_of(model, tmp_path, max_length=made.LENGTH, **options)
+
+
+def test_streams_that_are_a_seed(tmp_path: Path) -> None:
+    refused(tmp_path, r"streams is 3: expected .*pv.Streams.new\(seed\)", streams=3)
+
+
+def test_what_loads_and_publishes_a_trained_model_is_said(tmp_path: Path) -> None:
+    model = made.bert("ForSequenceClassification")
+    trainer = trainer_of(model, tmp_path, labelled(*[0, 1] * 20), data_collator=collate_labels)
+    trainer.train()
+    folder = trainer.publish(tmp_path / "model")
+    with pytest.raises(pv.errors.BadInput, match=r"load_pretrained.*BertForSequenceClass"):
+        pv.load_model(folder, model)
+    pv.huggingface.load_pretrained(folder, transformers.BertForSequenceClassification)
+    with pytest.raises(pv.errors.BadInput, match=r"model is BertForSequenceClassification$"):
+        pv.huggingface.load_pretrained(folder, model)
+    with pytest.raises(pv.errors.BadInput, match=r"unharmed: trainer.publish\('.*model-2'\)"):
+        trainer.publish(folder)
+    assert pv.verify(trainer.publish(tmp_path / "model-2")).ok
 
 
 def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:

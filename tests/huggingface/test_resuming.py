@@ -36,6 +36,9 @@ def test_an_interrupted_run_says_how_far_it_is_and_other_rates_are_refused(tmp_p
         trainer_of(made.gpt2(), tmp_path, changes=changes, callbacks=[interrupts()]).train()
     with pytest.raises(pv.errors.BadInput, match=r"interrupted run, 3 of 10 steps"):
         trainer_of(made.gpt2(), tmp_path, changes=changes).train()
+    more = {**changes, "num_train_epochs": 4}
+    with pytest.raises(pv.errors.BadInput, match=r"a run of another plan, of 10 steps"):
+        trainer_of(made.gpt2(), tmp_path, changes=more).train()
     other = {**changes, "lr_scheduler_type": "constant"}
     with pytest.raises(pv.errors.BadInput, match="in a trainer: the same"):
         trainer_of(made.gpt2(), tmp_path, changes=other, streams=None).train(

@@ -116,6 +116,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "batch_size=B",
     ),
     "rows for a loader": (lambda: private(None, dataset()), "DataLoader(dataset, batch_size=64)"),
+    "a loss of outputs and targets": (
+        lambda: first_step(
+            lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")
+        ),
+        "loss(model, batch)",
+    ),
+    "a ledger's name": (lambda: private(ledger="study.db"), "pv.Ledger.open("),
     "a batch of rows": (lambda: private().step((X, Y), loss), "private.batches()"),
     "no loss": (lambda: first_step(None), "step(batch, loss)"),
     "not in the optimizer": (lacking, "requires_grad_(False)"),

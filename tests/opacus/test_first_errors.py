@@ -63,6 +63,14 @@ def batch_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
+def scaled() -> None:
+    made = private()
+    model, x, y = handed(made)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(mean(model, x, y)).backward()
+    scaler.step(made[2])
+
+
 def twice() -> None:
     made = private()
     model, x, y = handed(made)
@@ -206,6 +214,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "loss.backward()",
     ),
     "no step": (stepless, "for every batch, an empty one"),
+    "a pass to evaluate": (stepless, "To evaluate, take a loader of other, public rows"),
+    "a scaler of gradients": (scaled, "leave out clip_grad_norm_, GradScaler"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
     "no noise, published": (
         lambda: private(noise_multiplier=0.0)[0].publish("x"),

@@ -357,6 +357,15 @@ def test_a_result_outlives_a_folder_that_is_not_free(tmp_path: Path) -> None:
     assert pv.verify(tmp_path / "model-3").ok
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = tmp_path / "gone"
+    assert main(["verify", str(gone)]) == 2
+    assert f"there is no folder {gone}: expected" in " ".join(capsys.readouterr().err.split())
+    gone.mkdir()
+    with pytest.raises(BadInput, match="is not a published model"):
+        pv.verify(gone)
+
+
 def test_an_archive_of_a_folder_is_to_be_unpacked(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,7 +204,11 @@ def test_in_python_the_warning_is_a_warning(place: Path, tmp_path: Path) -> None
 
 SIGN = "--sign"
 REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "no private key there": (SIGN, "gone", ("gone cannot be read", "No such file")),
+    "no private key there": (
+        SIGN,
+        "gone",
+        ("gone cannot be read", "No such file", "gone` makes one, and the public key"),
+    ),
     "a folder for a key": (SIGN, "folder", ("folder cannot be read", "Expected a file")),
     "a public key to sign with": (
         SIGN,

@@ -122,6 +122,11 @@ def check_reprs_say_what_a_thing_is_and_costs() -> None:
     assert "under way: 1 of 12 steps" in repr(run)
     run.result()
     assert "over: 1 of 12 steps" in repr(run)
+    assert "run.step(batch)" in said[1]
+    whole = pv.Run(plan, small_net(), cross_entropy, small_data())
+    for batch in whole.batches():
+        whole.step(batch)
+    assert repr(whole).endswith("  use: run.publish(folder)")
     assert 'pv.publish(result, "folder")' in said[2]
     assert "66 parameters" in said[2]  # 5 x 7 + 7 + 7 x 3 + 3
     assert "plan.guarantee(" in repr(pv.Plan(pv.Poisson(0.1)))

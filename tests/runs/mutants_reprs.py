@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "a repr computes epsilon",
         ledger.Ledger._summary,
-        '("spent",',
-        '("spent", str(self.guarantee(1e-5)) +',
+        '("guarantee",',
+        '("guarantee", str(self.guarantee(1e-5)) +',
         SHORT,
     ),
     Mutant(

@@ -256,8 +256,24 @@ def _raise_why(dataset: Any, padded: Any, *, all_columns: bool) -> None:
         )
         raise BadInput(
             f"data_collator can't make any row: {type(error).__name__}: {first_line(error)[:80]}. "
-            f"{expected}"
+            f"{expected}{_words_on_columns(dataset[0])}"
         ) from error
+
+
+def _words_on_columns(row: Any) -> str:
+    """Which columns hold texts, of which no tensor is made: names alone, no value."""
+    if not isinstance(row, Mapping):
+        return ""
+    texts = [str(name) for name, value in row.items() if isinstance(value, str)]
+    labels = [name for name in texts if name in ("label", "labels", "label_ids")]
+    if labels:
+        return f". {labels[0]!r} holds texts: give each class a whole number from 0"
+    if texts and "input_ids" not in row:
+        return (
+            f". {texts[0]!r} holds texts: tokenize them first, "
+            f"dataset.map(lambda row: tokenizer(row[{texts[0]!r}], truncation=True))"
+        )
+    return ""
 
 
 def _require_one(lengths: set[tuple[int, ...]]) -> None:

@@ -8,11 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import IGNORED, LabelKind, base_of, labels_of
 
+#: What transformers calls embeddings of places.
+_PLACES = ("position_embeddings", "wpe")
 _EMBEDDED = "resize the model (model.resize_token_embeddings(len(tokenizer)))"
 
 
@@ -37,6 +40,18 @@ class NumberRange:
         Raises:
             BadInput: some are; nothing is said of which.
         """
+        if (
+            self.ignores
+            and values.dim() < 2
+            and (values.is_floating_point() or values.dtype == torch.bool)
+        ):
+            kind = str(values.dtype).removeprefix("torch.")
+            raise BadInput(
+                f"{name!r} has type {kind}, with one value for each row: expected a class as a "
+                f"whole number from 0 to {self.size - 1}, int(label). For several labels a row "
+                f"give {self.size} numbers, and for a number to predict a model with num_labels=1",
+                name=name,
+            )
         if values.is_floating_point() or values.is_complex():
             return
         outside = (values < 0) | (values >= self.size)
@@ -77,6 +92,26 @@ def ranges_of(model: nn.Module, *, usual_loss: bool) -> dict[str, NumberRange]:
         advice = "give the model num_labels=N as it is made"
         _add(ranges, "labels", getattr(config, "num_labels", None), advice, ignores=True)
     return ranges
+
+
+def require_places(model: nn.Module, length: int | None) -> None:
+    """Refuse texts that are longer than the places which a model has learned.
+
+    Raises:
+        BadInput: saying the most that they may have.
+    """
+    base = base_of(model)
+    if length is None or getattr(getattr(base, "config", None), "is_encoder_decoder", False):
+        return
+    for name, module in base.named_modules():
+        learned = name.rpartition(".")[2] in _PLACES and isinstance(module, nn.Embedding)
+        if learned and length > module.num_embeddings:
+            raise BadInput(
+                f"max_length is {length}, and {type(base).__name__} has {module.num_embeddings} "
+                f"places ({name}): expected at most {module.num_embeddings}. Texts are padded or "
+                "cut to max_length",
+                name="max_length",
+            )
 
 
 def _add(

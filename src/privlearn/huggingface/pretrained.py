@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from privlearn._checks import checked
+from privlearn._display import shortened
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER, ADAPTER_CONFIG, ADAPTER_FILES, CONFIG, WEIGHTS
@@ -125,7 +126,8 @@ def load_pretrained(
             if adapts
             else ("a model", "a class, AutoModelFor...")
         )
-        raise BadInput(f"{where} holds {kind}: expected {expected}, and model is {str(model)[:60]}")
+        name = type(model).__name__ if isinstance(model, nn.Module) else shortened(repr(model), 60)
+        raise BadInput(f"{where} holds {kind}: expected {expected}, and model is {name}")
     from safetensors.torch import load
 
     remember_released(load(folder.weights(contents)).values())

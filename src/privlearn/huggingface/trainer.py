@@ -37,7 +37,7 @@ from privlearn.huggingface.fixed_length import (
     require_fit_rows,
     tokens_in,
 )
-from privlearn.huggingface.number_ranges import ranges_of
+from privlearn.huggingface.number_ranges import ranges_of, require_places
 from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.sharding import require_sharding, shard_model
 from privlearn.huggingface.trainer_state import TrainerState
@@ -52,6 +52,7 @@ from privlearn.huggingface.unsupported import (
     require_rows,
     require_texts,
 )
+from privlearn.publishing.publish import called
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.public_numbers import declare_metrics
@@ -188,6 +189,13 @@ class PrivateTrainer(Trainer):
         ):
             if length is not None:
                 count(name, length, least=1)
+        require_places(model, privacy.get("max_length"))
+        if not isinstance(streams := privacy.get("streams"), Streams | None):
+            raise BadInput(
+                f"streams is {streams!r}: expected pv.Streams.new(), or pv.Streams.new(seed) to "
+                "repeat a run, which its certificate then says",
+                name="streams",
+            )
         if (tokens := privacy.get("tokens_per_example")) is not None:
             positive("tokens_per_example", tokens)
         training_args = self.args if args is None else args
@@ -326,15 +334,13 @@ class PrivateTrainer(Trainer):
         if saved is None:
             return
         epochs, steps = saved.plain["epoch"], self.plan.sampling.steps(self._count_examples())
-        state, then = (
-            ("a finished run", "takes no step, and publish it")
-            if epochs >= self.plan.epochs
-            else (
-                f"an interrupted run, {epochs * steps + saved.plain['step']} of "
-                f"{self.plan.epochs * steps} steps",
-                "goes on with it",
-            )
-        )
+        done, planned = epochs * steps + saved.plain["step"], self.plan.epochs * steps
+        if (total := int(saved.plain["facts"]["steps"])) != planned:
+            state, then = f"a run of another plan, of {total} steps", "goes on with its settings"
+        elif epochs >= self.plan.epochs:
+            state, then = "a finished run", "takes no step, and publish it"
+        else:
+            state, then = f"an interrupted run, {done} of {planned} steps", "goes on with it"
         raise BadInput(
             f"{path} holds {state}, which was not published: train(resume_from_checkpoint=True) "
             f"{then}. For a new run give another output_dir, or delete the file (what it was "
@@ -672,7 +678,8 @@ class PrivateTrainer(Trainer):
 
         Takes the named arguments of `pv.publish`.
         """
-        return publish_pretrained(self.result, folder, **arguments)
+        with called("trainer.publish("):
+            return publish_pretrained(self.result, folder, **arguments)
 
 
 class _TrueEpochs(TrainerCallback):

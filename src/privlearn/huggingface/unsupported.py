@@ -301,6 +301,9 @@ def require_no_compute(arguments: Iterable[str]) -> None:
 #: What other arguments are called here, that people try.
 _INSTEAD = {
     "tokenizer": "processing_class",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "l2_norm_clip": "max_grad_norm",
     "epochs": "TrainingArguments(num_train_epochs=...)",
 }
 
@@ -370,12 +373,18 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
     """
     if dataset is None:
         raise BadInput("train_dataset is None: give the rows to train on, a map-style data set")
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        parts = ", ".join(repr(name) for name in dataset)
+        raise BadInput(
+            f"train_dataset is a {type(dataset).__name__} of the parts {parts[:80]}: expected the "
+            "rows of one part, as train_dataset=parts['train']"
+        )
     iterable = isinstance(dataset, IterableDataset) or type(dataset).__name__ == "IterableDataset"
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"train_dataset is a {type(dataset).__name__}: its rows have no numbers, so it is not "
-            "known how likely one of them is to be drawn. Give a map-style data set, for example "
-            "datasets.Dataset.from_list(list(dataset))"
+            f"train_dataset has type {type(dataset).__name__}: its rows have no numbers, so it is "
+            "not known how likely one of them is to be drawn. Give a map-style data set, for "
+            "example datasets.Dataset.from_list(list(dataset))"
         )
     require_public(dataset, evaluated)
     if type(collator).__name__ in _PACKING or getattr(collator, "return_flash_attn_kwargs", False):

@@ -447,8 +447,8 @@ def _path_of(path: str | Path | io.IOBase) -> Path:
 def _without_step() -> BadInput:
     return BadInput(
         "no step() of the returned optimizer was taken on the batch before: call loss.backward(), "
-        "step() and zero_grad() for every batch, an empty one, too. To add up K batches, give the "
-        "DataLoader K times the batch_size, and take its batches from BatchMemoryManager"
+        "step() and zero_grad() for every batch, an empty one, too. To add up K batches: K times "
+        "the batch_size, in a BatchMemoryManager. To evaluate, take a loader of other, public rows"
     )
 
 

@@ -52,8 +52,8 @@ class GradientToCome(Tensor):
         """Raise `BadInput`."""
         raise BadInput(
             "a gradient was read between backward() and optimizer.step(), in which it is computed, "
-            "clipped to max_grad_norm and noised: leave out clip_grad_norm_ and the like. For its "
-            "norm read p.grad after step(), before zero_grad()"
+            "clipped to max_grad_norm and noised: leave out clip_grad_norm_, GradScaler and the "
+            "like. For its norm read p.grad after step(), before zero_grad()"
         )
 
     @staticmethod

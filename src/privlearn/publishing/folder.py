@@ -103,6 +103,11 @@ def read(folder: str | Path) -> Contents:
                         f"{path} is a declared run of another library, and not a published model: "
                         "it has no certificate. `privlearn verify` computes its figures again"
                     ) from error
+                if not os.path.lexists(path):
+                    raise BadInput(
+                        f"there is no folder {path}: expected the one that train or publish wrote, "
+                        "check its name"
+                    ) from error
                 raise BadInput(
                     f"{path} is not a published model: {error}. Expected the folder that train or "
                     "publish wrote; unpack an archive of one first"

@@ -35,6 +35,7 @@ from privlearn.models.heads import ClassHead, NumbersHead, stated_head
 from privlearn.publishing import exporting, folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS, Contents
 from privlearn.publishing.keys import read_public
+from privlearn.publishing.libraries import library_of
 from privlearn.publishing.released import PublishedRows, read_rows
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.optimizers import remember_released
@@ -162,8 +163,8 @@ def rebuild(
         odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
         raise BadInput(
             f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape "
-            f"{shapes.get(odd, 'nowhere')}, and should have {wanted.get(odd, 'no place')}. Give "
-            "the model that it was trained with, model="
+            f"{shapes.get(odd, 'none')} in the file, and {wanted.get(odd, 'none')} in the model. "
+            "Give the model that it was trained with, model="
         )
     if known:
         model = model.to_empty(device="cpu")
@@ -667,6 +668,12 @@ def load_model(
         raise BadInput(
             f"{where} holds an adapter, not a model: load it with "
             "pv.huggingface.load_pretrained(folder, model)"
+        )
+    library = library_of(contents.files)
+    if library.name == "transformers":
+        raise BadInput(
+            f"{where} holds a model of transformers: load it with pv.huggingface.load_pretrained("
+            f"{str(where)!r}, transformers.{library.loader}), which checks the folder, too"
         )
     if model is None and not networks.is_built_in(config["model"]):
         # A folder must not choose the code that runs here.

@@ -7,8 +7,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -81,6 +83,18 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
         return result.world.once(write, "the publication")
     finally:
         object.__setattr__(result, "_whole", {})
+
+
+@contextmanager
+def called(call: str) -> Iterator[None]:
+    """A block in which `publish` is called by another name, such as `trainer.publish(`: the refusal
+    of a folder says that name.
+    """
+    try:
+        yield
+    except BadInput as error:
+        error.args = (re.sub(r"unharmed: [\w.]+\((result, )?", f"unharmed: {call}", str(error)),)
+        raise
 
 
 def _require_free(out: str | Path) -> Path:

@@ -105,6 +105,11 @@ def read_private(path: str | Path) -> SigningKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     path = Path(path)
+    if not path.exists():
+        raise BadInput(
+            f"{path} cannot be read: No such file or directory. Expected a private key: `privlearn "
+            f"key {path}` makes one, and the public key beside it"
+        )
     content = bounded(path, LARGEST).strip()
     if is_public(content):
         raise BadInput(

@@ -36,7 +36,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     differ = [name for name in now if then.get(name) != now[name]]
     differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
     said = (
-        f"its {name} was {then.get(name)} and is {now[name]}"
+        f"its setting {name!r} was {then.get(name)} and is {now[name]}"
         if len(str(then.get(name))) + len(now[name]) < 200 and tells_no_data(now[name])
         else f"its {name} differs"
         for name in differ

@@ -112,7 +112,7 @@ def require_kinds(
             callable(rates),
             "a schedule, such as pv.schedules.Exponential(k=0.1)",
         ),
-        ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
+        ("ledger", ledger, ledger is None or account, "a pv.Ledger (Ledger.open(path)), or None"),
         (
             "streams",
             streams,

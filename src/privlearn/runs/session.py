@@ -9,7 +9,6 @@ would have ended.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -41,7 +40,8 @@ from privlearn.core.sampling import Sample
 from privlearn.core.sampling.draws import Draws
 from privlearn.core.streams import NoiseStream, Places, Streams
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
+from privlearn.errors import BadInput, UnsoundExtension, warn
+from privlearn.errors import warn as warn_caller
 from privlearn.runs.checkpoint import (
     Checkpoint,
     Saved,
@@ -479,7 +479,7 @@ class TrainingSession(Session):
         self.unclaimed = reason
         self._mark()
         if warn:
-            warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+            warn_caller(f"nothing will be claimed: {reason}")
         return warn
 
     def note_figure_use(self, use: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from privlearn._checks import count
-from privlearn._display import Described, Summary
+from privlearn._display import Described, Summary, joined
 from privlearn.core.accounting.accountant import guarantee
 from privlearn.core.accounting.events import Event, compose, walk
 from privlearn.core.accounting.guarantee import Guarantee
@@ -418,8 +418,9 @@ class BaseRun(Described):
         rows = plan._summary().rows
         loss = "" if self.task.loss else ", loss"
         use = f"for batch in run.batches(): run.step(batch{loss}); then run.publish(folder)"
+        use = "run.publish(folder)" if self.steps_done == self.steps else use
         return Summary(
             f"Run of DP-SGD, {self.session.state}: {self.steps_done} of "
             f"{'at most ' * bool(plan.filter)}{self.steps} steps",
-            [("plan", "; ".join(" ".join(row) for row in rows[:2])), *rows[-2:], ("use", use)],
+            [*joined(rows[:-2], 2), *rows[-2:], ("use", use)],
         )

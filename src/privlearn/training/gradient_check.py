@@ -63,7 +63,10 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
             true, norm = _by_autograd(model, loss, made_up, shape, random)
         except _CannotRun:
             model.train()  # some models give losses in this mode alone
-            true, norm = _by_autograd(model, loss, made_up, shape, random)
+            try:
+                true, norm = _by_autograd(model, loss, made_up, shape, random)
+            except _CannotRun as error:
+                raise BadInput(str(error)) from error.__cause__
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
         # which lets all pass

@@ -29,6 +29,7 @@ from privlearn.cli.request import Request
 from privlearn.cli.threads import limit_threads
 from privlearn.cli.tuned import tuned_job
 from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
@@ -149,7 +150,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
             **metrics.to_json(),
         }
     if opened.ledger is not None:
-        answer["ledger"] = {"file": request.ledger, **_read_claim(opened.out)}
+        answer["ledger"] = {"file": request.ledger, **_read_claim(opened.out, opened.ledger)}
     answer |= {
         "test_metrics": {} if metrics is None else dict(metrics.figures),
         "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
@@ -164,14 +165,15 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
         _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
-def _read_claim(folder: Path) -> dict[str, Any]:
+def _read_claim(folder: Path, ledger: Ledger) -> dict[str, Any]:
     """What the certificate of a run on a shared ledger claims."""
     claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
-    runs = (
-        claim["ledger"]["runs"]
-        if "ledger" in claim
-        else "for this run alone, as its ledger has no limit"
+    limit = (
+        "as its ledger has no limit"
+        if ledger.budget is None
+        else f"the only one on its ledger so far, which limits all runs together to {ledger.budget}"
     )
+    runs = claim["ledger"]["runs"] if "ledger" in claim else f"for this run alone, {limit}"
     return {"epsilon": claim["epsilon"], "method": claim["method"], "runs": runs}
 
 

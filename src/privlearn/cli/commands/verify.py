@@ -12,7 +12,9 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit, readable
 from privlearn.core.accounting.ledgers.addresses import database_at
+from privlearn.core.accounting.ledgers.similar_names import words_on_similar
 from privlearn.declared.declared_document import is_declared_run
+from privlearn.errors import BadInput
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import CERTIFICATE, ENVELOPES, RELEASED
 from privlearn.publishing.hub import SCHEME, Download, download, is_address
@@ -91,6 +93,12 @@ def _find_in_ledger(request: Request) -> dict[str, Any]:
     file = Path(request.folder) / CERTIFICATE
     head = certificate.parse(file.read_bytes())["facts"].get(certificate.HEAD)
     database = database_at(request.ledger)
+    if not database.exists():
+        near = words_on_similar(database.path)
+        raise BadInput(
+            f"there is no ledger {database.path}{near}: expected the one that the run was charged "
+            "to, check its name and folder"
+        )
     names = database.names() if request.ledger_data is None else [request.ledger_data]
     text = (
         f"the certificate was made with another ledger than {database.path} (of "

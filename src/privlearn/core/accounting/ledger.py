@@ -508,6 +508,6 @@ class Ledger(Described):
             [
                 ("budget", limit),
                 ("protects", f"{state.protects}; {state.adjacency.value} neighbours"),
-                ("spent", "ledger.guarantee(delta=1e-5) computes it"),
+                ("guarantee", "ledger.guarantee(delta=1e-5) computes it"),
             ],
         )

@@ -175,6 +175,8 @@ def _advice_for(error: Exception) -> str:
             ". A loss that takes gradients by its inputs computes them in `with "
             "torch.enable_grad():`, of x.detach().requires_grad_()"
         )
+    if "must be Tensor, not " in str(error):
+        return ". A loss of a run gets the model and the rows: loss(model, batch)"
     return ". If rows must hold certain values, give made_up, as an argument or of the loss"
 
 

@@ -276,9 +276,12 @@ class LedgerFile(LedgerDatabase):
         if getattr(self._local, "connection", None) is not None:
             return False
         if self.path.is_dir():
-            raise BadInput(
-                f"{self.path} is a folder, and a ledger is a file: give {self.path / 'study.db'}"
+            advice = (
+                "`privlearn verify` says what the model in it cost"
+                if (self.path / "privacy.json").exists()
+                else f"give {self.path / 'study.db'}"
             )
+            raise BadInput(f"{self.path} is a folder, and a ledger is a file: {advice}")
         if not self.path.is_file():
             raise BadInput(
                 f"there is no ledger {self.path}: begin one with Ledger.open(path, "
