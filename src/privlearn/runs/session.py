@@ -40,7 +40,7 @@ from privlearn.core.sampling import Sample
 from privlearn.core.sampling.draws import Draws
 from privlearn.core.streams import NoiseStream, Places, Streams
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, UnsoundExtension, warn
+from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.errors import warn as warn_caller
 from privlearn.runs.checkpoint import (
     Checkpoint,
@@ -102,7 +102,7 @@ def warn_of_target(
     public = None if plan.neighbours is Adjacency.ADD_REMOVE else present
     if budget is not None:
         for warning in hollow(budget.epsilon, budget.delta, declared or public):
-            warn(warning)
+            warn_caller(warning)
 
 
 class Session:
@@ -409,7 +409,7 @@ class TrainingSession(Session):
         """Delete what an earlier run noted beside the checkpoint that this one begins."""
         steps = self.file.steps_noted if self.file and self.keeps else 0
         if self.file and steps and not self.ledger.path:
-            warn(
+            warn_caller(
                 f"the checkpoint {self.file.path} of an earlier run was deleted, and no ledger in "
                 f"a file counts the {steps} step{'s' * (steps > 1)} that it released: this run's "
                 "guarantee leaves them out. If the rows are the same, give both runs one ledger, "
