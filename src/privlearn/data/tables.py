@@ -196,7 +196,9 @@ def _of_series(series: Any, name: str) -> Any:
 
     try:
         array = pa.array(series, from_pandas=True)
-        if cells.is_readable(array.type):
+        # of cells of several kinds Arrow makes days and times of one kind
+        made = series.dtype == object and pa.types.is_temporal(array.type)
+        if cells.is_readable(array.type) and not made:
             return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
