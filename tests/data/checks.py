@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -209,6 +210,7 @@ def check_another_cell_changes_no_cell_of_its_column() -> None:
     in_python: tuple[Any, ...] = (
         (days, [late], [late.astimezone(zones[1]), noon, date(2020, 6, 1)]),
         (_kinds("2020-06-01", noon.isoformat()), [noon], [date(2020, 6, 1), late, "x", 1]),
+        (_kinds("0.1"), [np.float32(0.1)], [1, 1.5, "x", True]),
     )
     written: tuple[Any, ...] = (
         (_kinds("true", "false", "1"), [True], [1, "x", True]),
@@ -217,10 +219,10 @@ def check_another_cell_changes_no_cell_of_its_column() -> None:
         (_kinds("2020-06-01 00:00:00"), ["2020-06-01 00:00:00"], ["2020-06-01", 1, "x"]),
     )
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        for column, rest, others in (*in_python, *written):
-            for brings in _DOORS if rest[0] is not late and rest[0] is not noon else _DOORS[:2]:
-                means = {str(_means(brings, path, column, [other, *rest])) for other in others}
+        for doors, tables_of_cells in ((_IN_PYTHON, in_python), (_DOORS, written)):
+            for brings, (column, rest, others) in product(doors, tables_of_cells):
+                columns = ([other, *rest] for other in others)
+                means = {str(_means(brings, Path(folder), column, each)) for each in columns}
                 assert len(means) == 1, (brings.__name__, column, means)
 
 
@@ -261,7 +263,8 @@ def _in_workbook(folder: Path, values: list[Any]) -> Any:
 
 #: Numbers that workbooks, which hold floats, don't have.
 _TOO_LONG = (9007199254740993,)
-_DOORS = (_in_list, _in_frame, _in_json, _in_workbook)
+_IN_PYTHON = (_in_list, _in_frame)
+_DOORS = (*_IN_PYTHON, _in_json, _in_workbook)
 
 
 @check

@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "data frames have the kind of the first day",
         tables._of_series,
-        "series.dtype == object and",
-        "False and",
+        "series.dtype != object or",
+        "True or",
         CELL,
     ),
     Mutant(

@@ -196,9 +196,9 @@ def _of_series(series: Any, name: str) -> Any:
 
     try:
         array = pa.array(series, from_pandas=True)
-        # of cells of several kinds Arrow makes days and times of one kind
-        made = series.dtype == object and pa.types.is_temporal(array.type)
-        if cells.is_readable(array.type) and not made:
+        # of objects of several kinds Arrow makes one kind, unless they are texts
+        one_kind = series.dtype != object or pa.types.is_string(array.type)
+        if cells.is_readable(array.type) and one_kind:
             return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
