@@ -7,7 +7,11 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -432,3 +436,70 @@ def check_a_charge_takes_up_its_approval() -> None:
     assert ledger.guarantee(DELTA).epsilon == accountant.guarantee(both, ADD, DELTA).epsilon
     ledger.charge(Gaussian(300.0), ADD)
     assert ledger.adaptive
+
+
+def _at_once(charge: Callable[[], None]) -> int:
+    """How many of two charges in two threads are accepted."""
+    accepted: list[bool] = []
+
+    def work() -> None:
+        with suppress(BudgetExceeded):
+            charge()
+            accepted.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(accepted)
+
+
+def _wait_for(other: threading.Barrier) -> None:
+    """Wait until the other thread is here, too, or for a moment if it does not come."""
+    with suppress(threading.BrokenBarrierError):
+        other.wait(0.2)
+
+
+def _meeting(ledger: Ledger) -> Ledger:
+    """The ledger, where two threads that change it at once would both see the same state."""
+    both, editing = threading.Barrier(2), ledger._run.store.editing
+
+    @contextmanager
+    def slowly() -> Iterator[Any]:
+        with editing() as state:
+            _wait_for(both)
+            yield state
+
+    ledger._run.store.editing = slowly  # type: ignore[method-assign]
+    return ledger
+
+
+@check
+def check_charges_of_two_threads_are_both_counted() -> None:
+    """Of two charges at once, of which the budget has room for one, one is accepted; of two that
+    fit, none gets lost. So it is for beginnings of runs, and for releases through a filter.
+    """
+    tenth = Gaussian(math.sqrt(5))  # of rho
+    for rho, fitting in ((0.15, 1), (1.0, 2)):
+        ledger = _meeting(Ledger(Budget(rho=rho)))
+        assert _at_once(partial(ledger.charge, tenth, ADD)) == fitting
+        assert math.isclose(zcdp.rho(ledger.event), 0.1 * fitting)
+        opened, both = PrivacyFilter(Ledger(), Filter(rho=rho), ADD), threading.Barrier(2)
+        has_room = opened.has_room
+
+        def looking(
+            event: Event,
+            has_room: Callable[[Event], bool] = has_room,
+            both: threading.Barrier = both,
+        ) -> bool:
+            room = has_room(event)
+            _wait_for(both)
+            return room
+
+        opened.has_room = looking  # type: ignore[method-assign]
+        assert _at_once(partial(opened.charge, tenth, ADD)) == fitting
+        assert math.isclose(zcdp.rho(opened.spent()), 0.1 * fitting)
+    ledger = _meeting(Ledger(Budget(rho=1.0)))
+    assert _at_once(partial(ledger.begin, compose([tenth]), ADD)) == 2
+    assert len(ledger._state().entries) == 2  # a run that another one follows is closed

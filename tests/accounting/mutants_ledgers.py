@@ -237,6 +237,16 @@ MUTANTS = [
         '.get("runs") == ""',
         "check_a_run_on_a_record_claims_itself_alone",
     ),
+    *(
+        Mutant(
+            f"threads don't take turns: {function.__qualname__}",
+            function,
+            "with self._one_at_a_time:",
+            "if True:",
+            "check_charges_of_two_threads_are_both_counted",
+        )
+        for function in (ledger.Ledger.charge, ledger.Ledger.begin, filters.PrivacyFilter.charge)
+    ),
 ]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

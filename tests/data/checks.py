@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import math
 import re
 import tempfile
@@ -13,13 +14,16 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pandas
 import pyarrow
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
@@ -27,6 +31,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import privlearn as pv
 from privlearn.data import catalogue, encoding, formats, named, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
+from privlearn.data.cells import array_of
 from privlearn.errors import BadInput, DataWarning
 from tests.support.checks import check, must_raise
 
@@ -192,6 +197,74 @@ def check_a_cell_means_the_same_whatever_brings_it() -> None:
     both = declared(SCHEMA.replace('"private", "state"', '"7", "007"'))
     must_raise(BadInput, lambda: encoding.encode_features(cells(work=[7]), both))
     assert encoding.encode_features(cells(work=["007"]), both)[0, 1:-1].tolist() == [0, 1]
+
+
+@check
+def check_another_cell_changes_no_cell_of_its_column() -> None:
+    """What a cell means stays what it is, whatever kind another cell of the column is of: in lists,
+    data frames of objects, JSON lines and workbooks.
+    """
+    zones = [timezone(timedelta(hours=hours)) for hours in (2, 14)]
+    late, noon = (datetime(2020, 6, 1, 23, 30, tzinfo=zones[0]), datetime(2020, 6, 1, 12))
+    days = schema.Date("c", date(2020, 1, 1), date(2020, 12, 31))
+    in_python: tuple[Any, ...] = (
+        (days, [late], [late.astimezone(zones[1]), noon, date(2020, 6, 1)]),
+        (_kinds("2020-06-01", noon.isoformat()), [noon], [date(2020, 6, 1), late, "x", 1]),
+        (_kinds("0.1"), [np.float32(0.1)], [1, 1.5, "x", True]),
+    )
+    written: tuple[Any, ...] = (
+        (_kinds("true", "false", "1"), [True], [1, "x", True]),
+        (_kinds("a", "1.5"), ["a"], ["b", 1, True, 1.5]),
+        (_kinds("9007199254740992", "9007199254740993"), [9007199254740993], [1, 1.5, "x"]),
+        (_kinds("2020-06-01 00:00:00"), ["2020-06-01 00:00:00"], ["2020-06-01", 1, "x"]),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for doors, tables_of_cells in ((_IN_PYTHON, in_python), (_DOORS, written)):
+            for brings, (column, rest, others) in product(doors, tables_of_cells):
+                columns = ([other, *rest] for other in others)
+                means = {str(_means(brings, Path(folder), column, each)) for each in columns}
+                assert len(means) == 1, (brings.__name__, column, means)
+
+
+def _kinds(*names: str) -> schema.Category:
+    return schema.Category("c", names)
+
+
+def _means(brings: Any, folder: Path, column: Any, cells_of_column: list[Any]) -> Any:
+    """The features of all cells but the first."""
+    one = schema.Schema("t", ("n", "y"), (column,))
+    brought = tables.read_table(brings(folder, cells_of_column), ["c"])
+    return encoding.encode_features(brought, one)[1:].tolist()
+
+
+def _in_list(folder: Path, values: list[Any]) -> Any:
+    return tables.Table("rows", {"c": array_of(values, lambda *_: BadInput("none"))})
+
+
+def _in_frame(folder: Path, values: list[Any]) -> Any:
+    return pandas.DataFrame({"c": pandas.Series(values, dtype=object)})
+
+
+def _in_json(folder: Path, values: list[Any]) -> Any:
+    lines = "".join(json.dumps({"c": value}) + "\n" for value in values)
+    (folder / "c.jsonl").write_text(lines)
+    return folder / "c.jsonl"
+
+
+def _in_workbook(folder: Path, values: list[Any]) -> Any:
+    import openpyxl  # not everywhere
+
+    book = openpyxl.Workbook()
+    for value in ("c", *values):
+        book.active.append([str(value) if value in _TOO_LONG else value])
+    book.save(folder / "c.xlsx")
+    return folder / "c.xlsx"
+
+
+#: Numbers that workbooks, which hold floats, don't have.
+_TOO_LONG = (9007199254740993,)
+_IN_PYTHON = (_in_list, _in_frame)
+_DOORS = (*_IN_PYTHON, _in_json, _in_workbook)
 
 
 @check

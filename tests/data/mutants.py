@@ -12,11 +12,13 @@ from privlearn.data import (
     named,
     schema,
     table_files,
+    tables,
     torch_rows,
 )
 from privlearn.runs import structured
 from tests.support.mutant import Mutant, suite_of
 
+CELL = "check_another_cell_changes_no_cell_of_its_column"
 MUTANTS = [
     Mutant(
         "values that are no numbers are finite",
@@ -101,6 +103,34 @@ MUTANTS = [
         "if (labels < 0).any():",
         "if False:",
         "check_unknown_classes_are_refused",
+    ),
+    Mutant(
+        "times have the zone of the first one",
+        cells.array_of,
+        "<= 1:",
+        "<= 99:",
+        CELL,
+    ),
+    Mutant(
+        "data frames have the kind of the first day",
+        tables._of_series,
+        "series.dtype != object or",
+        "True or",
+        CELL,
+    ),
+    Mutant(
+        "a number among texts of JSON puts quotes around these",
+        table_files._json_cells,
+        "map(json.loads, texts)",
+        "(texts if any(map(str.isdigit, texts)) else map(json.loads, texts))",
+        CELL,
+    ),
+    Mutant(
+        "a number makes numbers of truth values",
+        table_files._load_cells,
+        "text if mixed else column",
+        "column",
+        CELL,
     ),
     Mutant(
         "dates count from the latest before",

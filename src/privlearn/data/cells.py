@@ -374,6 +374,9 @@ def _flags(array: Any) -> NDArray[np.bool_]:
 def array_of(cells: Iterable[Any], refuse: Callable[[int, Any], Exception]) -> Any:
     """Cells of one kind or several as an array: of several kinds as texts.
 
+    What a cell means follows from that cell alone. Arrow would bring days, and times in different
+    zones, to the kind and the zone of the first one.
+
     Args:
         cells: as Python, NumPy or a data frame has them.
         refuse: makes the error for a cell without a meaning, of its row.
@@ -381,13 +384,25 @@ def array_of(cells: Iterable[Any], refuse: Callable[[int, Any], Exception]) -> A
     import pyarrow as pa
 
     values = [_known(cell, row, refuse) for row, cell in enumerate(cells)]
-    try:
-        array = pa.array(values, from_pandas=True)
-        if is_readable(array.type):
-            return array
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        pass
+    if len({_kind(cell) for cell in values if cell is not None}) <= 1:
+        try:
+            array = pa.array(values, from_pandas=True)
+            if is_readable(array.type):
+                return array
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            pass
     return pa.array([None if cell is None else text_of(cell) for cell in values], pa.string())
+
+
+def _kind(cell: Any) -> Any:
+    """What cells have in common that one array can hold as they are: times have their zone in
+    common, too.
+    """
+    if isinstance(cell, datetime):
+        return "time", cell.tzinfo and (str(cell.tzinfo), cell.utcoffset())
+    if isinstance(cell, int | float | Decimal) and not isinstance(cell, bool):
+        return "number"
+    return type(cell)
 
 
 def _known(cell: Any, row: int, refuse: Callable[[int, Any], Exception]) -> Any:

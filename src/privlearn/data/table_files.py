@@ -19,6 +19,7 @@ from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from gzip import GzipFile
 from pathlib import Path
 from typing import Any, final
@@ -26,6 +27,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.data import cells
 from privlearn.errors import BadInput, first_line
 
 #: What is likely to separate cells.
@@ -445,25 +447,50 @@ def _row_of(path: Path, dialect: Dialect, line: int) -> int:
 
 
 def _open_json(path: Path, dialect: Dialect) -> TableFile:
+    """Each cell is read by itself. DuckDB would give a column one type, which one row could change
+    for all others: a number among texts put quotes around these.
+    """
     import duckdb
 
-    def rows(connection: Any) -> Any:
+    def rows(connection: Any, **settings: Any) -> Any:
         return connection.read_json(
-            _literal(path), format="newline_delimited", records="true", sample_size=-1
+            _literal(path), format="newline_delimited", records="true", **settings
         )
 
     def batches(names: list[str], whole: bool) -> Iterator[Any]:
         with _connection() as connection:
             try:
-                yield from _batches(rows(connection), names, whole)
+                written = rows(connection, columns=dict.fromkeys(names or known, "JSON"))
+                for batch in _batches(written, names or known[:1], whole):
+                    yield _json_cells(path, batch)
             except duckdb.Error as error:
                 raise _unreadable(path, "JSON lines", error) from error
 
     with _connection() as connection:
         try:
-            return TableFile(tuple(rows(connection).columns), batches)
+            known = list(rows(connection, sample_size=-1).columns)
         except duckdb.Error as error:
             raise _unreadable(path, "JSON lines", error) from error
+    return TableFile(tuple(known), batches)
+
+
+def _json_cells(path: Path, batch: Any) -> Any:
+    """Columns of cells, from columns of the texts of JSON values."""
+    import pyarrow as pa
+
+    def refuse(name: str, row: int, cell: Any) -> BadInput:
+        return BadInput(
+            f"{path}, row {row + 1}, column {name!r} holds a {type(cell).__name__}: expected "
+            "numbers, text or truth values; convert it, or take it out of the schema",
+            row=row,
+        )
+
+    columns = []
+    for name in batch.schema.names:
+        codes, texts = cells.distinct(batch.column(name))
+        values = [*map(json.loads, texts), None]
+        columns.append(cells.array_of((values[code] for code in codes), partial(refuse, name)))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _unreadable(path: Path, form: str, error: Exception) -> BadInput:
@@ -530,7 +557,7 @@ def _open_sheet(path: Path, dialect: Dialect) -> TableFile:
         book = fastexcel.read_excel(str(path))
         sheets = list(book.sheet_names)
         _require_sheet(path, dialect.sheet, sheets)
-        sheet = book.load_sheet(dialect.sheet or 0, schema_sample_rows=None).to_arrow()
+        sheet = _load_cells(book, dialect.sheet or 0)
     except BadInput:
         raise
     except Exception as error:  # of several kinds, for damaged files
@@ -546,6 +573,24 @@ def _open_sheet(path: Path, dialect: Dialect) -> TableFile:
         lambda names, whole: iter([sheet.select(names)]),
         remarks=remarks,
     )
+
+
+def _load_cells(book: Any, sheet: str | int) -> Any:
+    """The cells of a sheet. A column of numbers and truth values is one of texts: there one number
+    would make a 1 of every `true`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    typed = book.load_sheet(sheet, schema_sample_rows=None).to_arrow()
+    texts = book.load_sheet(sheet, dtypes="string").to_arrow()
+    truth = pa.array(["true", "false"])
+    columns = []
+    for column, text in zip(typed.columns, texts.columns, strict=True):
+        is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+        mixed = is_number and pc.any(pc.is_in(text, value_set=truth)).as_py()
+        columns.append(text if mixed else column)
+    return pa.RecordBatch.from_arrays(columns, names=typed.schema.names)
 
 
 def _require_sheet(path: Path, name: str, sheets: Sequence[str]) -> None:

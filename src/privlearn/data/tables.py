@@ -196,7 +196,9 @@ def _of_series(series: Any, name: str) -> Any:
 
     try:
         array = pa.array(series, from_pandas=True)
-        if cells.is_readable(array.type):
+        # of objects of several kinds Arrow makes one kind, unless they are texts
+        one_kind = series.dtype != object or pa.types.is_string(array.type)
+        if cells.is_readable(array.type) and one_kind:
             return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass

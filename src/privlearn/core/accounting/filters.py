@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, final
@@ -137,6 +138,7 @@ class PrivacyFilter:
         self.limit, self.adjacency = limit, adjacency
         self._counts: dict[Mechanism, int] = {}
         self._process = os.getpid()
+        self._one_at_a_time = threading.RLock()  # as of a ledger
 
     def spent(self, *more: Event) -> Composed:
         """All that was let through, and `more` on top: no part of the claim, which is the limit.
@@ -147,15 +149,18 @@ class PrivacyFilter:
         Raises:
             PrivlearnError: this is another process than the one that opened the filter.
         """
+        self._require_own_process()
+        counts = tally(
+            Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *more))
+        )
+        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
+
+    def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise PrivlearnError(
                 "this filter belongs to another process, which would not see the charge. Open "
                 "another filter here, on a ledger that is kept in a file: Ledger.open(path)"
             )
-        counts = tally(
-            Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *more))
-        )
-        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one
@@ -173,16 +178,18 @@ class PrivacyFilter:
             AdjacencyMismatch: another kind of neighbour.
             PrivlearnError: this is another process than the one that opened the filter.
         """
+        self._require_own_process()
         require_same(self.adjacency, adjacency, "this filter")
         require_adjacency(event, adjacency)
-        if not self.has_room(event):
-            after = share(self.limit, self.spent(event))
-            raise BudgetExceeded(
-                f"this release would take the filter past its limit, {described(self.limit)}, to "
-                f"{after:.6g} times of it. Nothing was drawn: use more noise, or stop here",
-                would_be=after,
-            )
-        self._counts = tally(self.spent(event))
+        with self._one_at_a_time:
+            if not self.has_room(event):
+                after = share(self.limit, self.spent(event))
+                raise BudgetExceeded(
+                    f"this release would take the filter past its limit, {described(self.limit)}, "
+                    f"to {after:.6g} times of it. Nothing was drawn: use more noise, or stop here",
+                    would_be=after,
+                )
+            self._counts = tally(self.spent(event))
 
     def __copy__(self) -> PrivacyFilter:
         return self

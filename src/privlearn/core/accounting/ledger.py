@@ -8,6 +8,7 @@ is a filter for them (`ledger_state`).
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,8 @@ class Ledger(Described):
     it was. The first charge (or approval) fixes the adjacency and the unit of protection; others
     are refused, so that runs for one example and runs for a person never add up silently. Spending
     is never forked: copies of a ledger are the ledger itself, and in another process it refuses,
-    unless it lives in a file (`Ledger.open`), which serves any number of processes.
+    unless it lives in a file (`Ledger.open`), which serves any number of processes. Threads take
+    turns: no charge of one gets lost among those of another.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
@@ -113,6 +115,8 @@ class Ledger(Described):
         # charges still to come, already known to fit; next one last
         self._approved: list[_Times] = []
         self._process = os.getpid()
+        # looking for room and taking it is one act, whatever other threads do
+        self._one_at_a_time = threading.RLock()
 
     @classmethod
     def allowing(
@@ -338,7 +342,7 @@ class Ledger(Described):
         from privlearn.core.accounting.ledgers.reservations import write_expiry
 
         until = write_expiry(expires)
-        with self._run.store.editing() as state:
+        with self._one_at_a_time, self._run.store.editing() as state:
             for plan in plans:
                 event = compose([plan.event()])
                 self._require_allowed(event, plan.neighbours)
@@ -360,9 +364,10 @@ class Ledger(Described):
             BadInput: the ledger is for another unit of protection.
         """
         self._require_own_process()
-        self._require_allowed(event, adjacency)
-        self._run.begin(compose([event]), adjacency, unit, self._what)
-        self._approved = list(walk(compose([event])))[::-1]
+        with self._one_at_a_time:
+            self._require_allowed(event, adjacency)
+            self._run.begin(compose([event]), adjacency, unit, self._what)
+            self._approved = list(walk(compose([event])))[::-1]
 
     @checked
     def resume(
@@ -386,16 +391,18 @@ class Ledger(Described):
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()
-        self._run.resume(run, compose([event]), adjacency)
-        self._approved = list(walk(compose([event])))[::-1]
+        with self._one_at_a_time:
+            self._run.resume(run, compose([event]), adjacency)
+            self._approved = list(walk(compose([event])))[::-1]
 
     def settle(self) -> None:
         """End the run: what it has not spent is free again, for runs that the ledger's filter lets
         through.
         """
         if self._process == os.getpid():
-            self._approved = []
-            self._run.settle()
+            with self._one_at_a_time:
+                self._approved = []
+                self._run.settle()
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Add `event`, or refuse.
@@ -412,14 +419,15 @@ class Ledger(Described):
             require_fit("adjacency", adjacency, Adjacency)
         self._require_own_process()
         runs = list(walk(event))
-        start = max(0, len(self._approved) - len(runs))
-        if (left := self._after(runs, start, adjacency)) is not None:
-            self._run.pay(sum(times for _, times in runs))
-            self._approved[start:] = left
-        else:
-            self._require_allowed(event, adjacency)
-            self._run.charge(event, adjacency, self._what)
-            self._approved = []
+        with self._one_at_a_time:
+            start = max(0, len(self._approved) - len(runs))
+            if (left := self._after(runs, start, adjacency)) is not None:
+                self._run.pay(sum(times for _, times in runs))
+                self._approved[start:] = left
+            else:
+                self._require_allowed(event, adjacency)
+                self._run.charge(event, adjacency, self._what)
+                self._approved = []
 
     def _require_allowed(self, event: Event, adjacency: Adjacency) -> None:
         """Raise unless `event` comes next in what this ledger was made for, if it was made for
