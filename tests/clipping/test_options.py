@@ -381,6 +381,29 @@ def test_fast_products_are_the_stock_ones() -> None:
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-3)
 
 
+def test_gradients_of_large_layers_are_formed_by_fast_products() -> None:
+    """One product for each example, whatever memory the factors lie in; small ones as before."""
+    made_up = torch.Generator().manual_seed(0)
+    fast, stock = kernels._OneDNN(), kernels.Kernels()
+    calls: list[int] = []
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        calls.append(len(x))
+        return nn.functional.linear(x, weight, bias)
+
+    with mock.patch.object(kernels, "_product", product):
+        for outputs, formed in ((257, 3), (20, 0)):
+            factors = [torch.randn(3, 130, width, generator=made_up) for width in (outputs, 140)]
+            turned = [factor.mT.contiguous().mT for factor in factors]
+            for g, a in (factors, turned, [factor[:, ::2] for factor in [*factors]]):
+                calls.clear()
+                large = g.shape[1] * g.shape[2] * a.shape[2] >= fast.least
+                torch.testing.assert_close(
+                    fast.each_outer(g, a), stock.each_outer(g, a), rtol=1e-4, atol=1e-3
+                )
+                assert calls == [outputs] * (formed if large else 0)
+
+
 def test_batches_of_many_sizes_need_few_products() -> None:
     """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is
     still computed.
