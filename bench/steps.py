@@ -80,7 +80,8 @@ def _clipped_gradients(
     options: dict[str, Any] = (
         {"fast_kernels": fast_kernels} if FAST_KERNELS and fast_kernels is not None else {}
     )
-    return ClippedGradients(model, losses, Flat(network.clip), Adjacency.ADD_REMOVE, **options)
+    clip, expected = Flat(network.clip), network.batch  # as a run's batches
+    return ClippedGradients(model, losses, clip, Adjacency.ADD_REMOVE, expected=expected, **options)
 
 
 def by_privlearn(noise: str = "none", fast_kernels: bool | None = None) -> Maker:

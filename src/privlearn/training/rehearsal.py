@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.clipping.agreement import room
 from privlearn.core.clipping.bounded import BLOCK
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.devices import synchronize
@@ -120,10 +119,9 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     task = run.task
     private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
     gradients, share = task.gradients, batch * rows / size
-    at_once = gradients.state_dict()["microbatch"]
     held = None
     if request.config.microbatch is None:
-        held = round(min(size, at_once, BLOCK) / at_once * room(device_of(None, task.network)))
+        held = min(size, gradients.state_dict()["microbatch"], BLOCK) * gradients.held
         # Weights, sums, and what the optimizer keeps.
         held += 4 * sum(parameter.nbytes for parameter in task.parameters)
     return Rehearsal(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class Choice:
 
     Attributes:
         way: the way.
-        held: the bytes that it holds for each example.
+        held: what it holds for each example.
         writes: whether the model or the loss writes into what it is given.
         reason: why it is not operation by operation.
 
@@ -98,11 +98,11 @@ class Choice:
             self.way: Backend = Loop(problem)
             try:
                 self.way = fit(problem) if fit else self.way
-                self.held = held_by(self.way, *self._fresh(usable)) // COMPARED
+                self.held = held_by(self.way, *self._fresh(usable))
             except _UNFIT as error:
                 self.reason, self.way = first_line(error), Loop(problem)
                 self.way(*self._fresh(usable))
-                self.held = 2 * sum(p.nbytes for p in problem.parameters.values())
+                self.held = Held(0, 2 * sum(p.nbytes for p in problem.parameters.values()))
 
     def _fresh(self, leaves: Leaves) -> Leaves:
         """Rows that may be written into."""
@@ -323,16 +323,36 @@ def close(one: Tensor, other: Tensor, rounding: float) -> bool:
 #: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is
 #: free.
 _WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
+#: Examples and bytes of the parts that a batch is computed in, at least: smaller ones take longer.
+_LEAST_EXAMPLES, _LEAST_BYTES = 32, 1 << 26
 
 
-def held_by(way: Backend, *leaves: Tensor) -> int:
-    """Bytes that `way` holds at the end of a batch's backward pass, about."""
+class Held(NamedTuple):
+    """Bytes that a way of computing holds for each example.
+
+    Attributes:
+        activations: what a plain step holds for its backward pass, too.
+        gradients: what the gradients of the parameters take.
+    """
+
+    activations: int
+    gradients: int
+
+    @property
+    def total(self) -> int:
+        """At the end of the backward pass, about."""
+        return max(self.activations + self.gradients, 1)
+
+
+def held_by(way: Backend, *leaves: Tensor) -> Held:
+    """What `way` holds for each of `COMPARED` examples."""
     # a new program is checked in passes of its own, which hold more
     way(*(leaf.clone() for leaf in leaves))
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
         computed, _ = way(*leaves)
-    return holding.bytes + sum(gradients.nbytes for gradients in computed.values())
+    gradients = sum(gradients.nbytes for gradients in computed.values())
+    return Held(holding.bytes // COMPARED, gradients // COMPARED)
 
 
 class _Held(torch.autograd.graph.saved_tensors_hooks):
@@ -360,3 +380,25 @@ def room(device: torch.device) -> int:
     if (free := free_memory(device)) is not None:
         return int(free * _FREE_SHARE)
     return _WORKING_SET
+
+
+def physical_batch(held: Held, device: torch.device, expected: float) -> int:
+    """How many examples are computed at once: as many as memory has room for. On a processor a
+    batch is also computed in equal parts that hold about as much as a plain step does, if these are
+    large.
+
+    A plain step holds its activations, and on its way back up to as much again.
+
+    Args:
+        held: what an example takes.
+        device: where it is computed.
+        expected: the expected number of examples in a batch; 0: not known.
+    """
+    most = max(1, room(device) // held.total)
+    if not expected or not held.activations or free_memory(device) is not None:
+        return most
+    as_plain = 2 * held.activations * expected / held.total
+    limit = min(most, max(as_plain, _LEAST_EXAMPLES, _LEAST_BYTES / held.total))
+    parts = math.ceil(expected / limit)
+    # batches differ by about the root of their size
+    return most if parts == 1 else min(most, math.ceil((expected + math.sqrt(expected)) / parts))

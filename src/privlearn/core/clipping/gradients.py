@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from privlearn._checks import count
 from privlearn._public import is_own
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.clipping.agreement import Choice, room
+from privlearn.core.clipping.agreement import Choice, physical_batch
 from privlearn.core.clipping.augmentation import AsTheyAre, Augmentation, Copies
 from privlearn.core.clipping.backends import (
     Backend,
@@ -138,6 +138,7 @@ class ClippedGradients:
             it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
+        held: the bytes that an example takes while it is computed, about; 0 before that.
         clip_norm: the current one; `Quantile` and a clip's schedule move it.
     """
 
@@ -184,6 +185,7 @@ class ClippedGradients:
         self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
+        self.held = 0
         self._random, self._seeds, self._model = RowRandom(), view_seeds, model
         self._indices = Indices(self._device)
         self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
@@ -813,8 +815,10 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example.
         """
         choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
-        self.reason = self.reason or choice.reason
-        return choice.way, self._microbatch or max(1, room(self._device) // max(choice.held, 1))
+        self.reason, self.held = self.reason or choice.reason, choice.held.total
+        expected = self._world.part(self._expected)
+        at_once = self._microbatch or physical_batch(choice.held, self._device, expected)
+        return choice.way, at_once
 
 
 def clipped_gradients(model: nn.Module, *arguments: Any, **options: Any) -> ClippedGradients:

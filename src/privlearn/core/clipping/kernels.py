@@ -84,7 +84,8 @@ class _OneDNN(Kernels):
         if not self._suits(g, a, g[:1].numel() * a.shape[2], least):
             return super().each_outer(g, a)
         formed = self.scratch.empty((len(g), g.shape[2], a.shape[2]), g)
-        for out, one, other in zip(formed, g.contiguous(), a.contiguous(), strict=True):
+        factors = (t if t.mT.is_contiguous() else t.contiguous() for t in (g, a))
+        for out, one, other in zip(formed, *factors, strict=True):
             out.copy_(_product(one.T, other.T, None))
         return formed
 

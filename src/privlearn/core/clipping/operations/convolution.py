@@ -23,6 +23,11 @@ from privlearn.core.clipping.per_example import (
 from privlearn.core.devices import on_processor
 from privlearn.core.precision import callers_precision
 
+#: Bytes of gradients up to which one call forms those of all examples, and what one call forms
+#: where they are more. The system clears all memory of a larger result, which takes longer than to
+#: compute it, and longer than to copy the parts.
+_WHOLE, _PART = 1 << 24, 1 << 21
+
 
 @final
 class Convolution:
@@ -123,6 +128,17 @@ class Convolution:
         return Dense(self._form(x, g))
 
     def _form(self, x: Tensor, g: Tensor) -> Tensor:
+        """Each example's gradient, shape (examples, *weight)."""
+        nbytes = self._weight.numel() * x.itemsize
+        if len(x) * nbytes <= _WHOLE or not on_processor(x):
+            return self._form_at_once(x, g)
+        formed = self._kernels.scratch.empty((len(x), *self._weight.shape), x)
+        parts = (t.split(max(_PART // nbytes, 1)) for t in (formed, x, g))  # type: ignore[no-untyped-call]
+        for part, inputs, outputs in zip(*parts, strict=True):
+            part.copy_(self._form_at_once(inputs, outputs))
+        return formed
+
+    def _form_at_once(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example becomes a group of channels of one wide image, so one call gives every
         example's gradient.
         """

@@ -20,8 +20,8 @@ from privlearn.core.clipping.agreement import (
     TOLERANCE,
     close,
     held_by,
+    physical_batch,
     require_uncoupled,
-    room,
     rounding_of,
 )
 from privlearn.core.clipping.backends import PerOperation, Problem, layouts
@@ -300,9 +300,10 @@ class ShardedGradients(ClippedGradients):
                     f"the model's gradients can't be computed operation by operation: {why}. "
                     f"Under fully_shard no other way is known: {instead}"
                 ) from error
-            held = held_by(self._paths[0], *few) // COMPARED
+            held = held_by(self._paths[0], *few)
         self._blank = few
-        return self._paths[0], self._microbatch or max(1, room(self._device) // max(held, 1))
+        self.held = held.total
+        return self._paths[0], self._microbatch or physical_batch(held, self._device, 0.0)
 
     def _agrees(self, problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
         """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own
