@@ -34,7 +34,7 @@ DELTAS = {CIFAR: 1e-5, SLICES: 1e-3}
 #: Features that are usual for such rows, without public data.
 USUAL = "usual"
 ENCODERS = (f"{PREFIX}mobilenet-v2", f"{PREFIX}vgg16")
-_SEEDS, _QUICK_SEEDS = 1, 1
+_SEEDS, _QUICK_SEEDS = 10, 1
 #: A slice with fewer voxels of the hippocampus shows none of it.
 _LEAST = 5
 _NONE, _PARTS = 0, 2

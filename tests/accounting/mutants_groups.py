@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "persons who are not finite silence others",
         gradients.ClippedGradients._finite,
-        "counts = finite if counts is None else counts & finite",
+        "counts = examples if counts is None else counts & examples",
         "counts = finite & finite.roll(1)",
         "check_a_row_that_is_not_finite_silences_its_person_only",
     ),

@@ -27,7 +27,6 @@ from privlearn.core.clipping.parameters.standardisation import (
     OuterSums,
     Standardisation,
     ThroughStandardisation,
-    taken_back,
 )
 from privlearn.core.clipping.per_example import (
     Dense,
@@ -258,14 +257,14 @@ def check_standardised_weights_have_the_gradients_of_autograd() -> None:
         true = torch.autograd.grad(y, given, (g.mT @ a)[:, None], is_grads_batched=True)
         for start in (outer_sums(g, a), Dense(g.mT @ a)):
             found: dict[int, Any] = {}
-            for tensor, own in taken_back(start, through):
+            for tensor, own in through.taken_back_by_example(start):
                 found[id(tensor)] = (
                     own if id(tensor) not in found else Dense(found[id(tensor)].form() + own.form())
                 )
             for tensor, expected in zip(given, true, strict=True):
                 require_gradients(found[id(tensor)], expected)
         into = torch.zeros(1, 4, 12, dtype=torch.float64)
-        dict(taken_back(outer_sums(g, a), through))[through.x].add_weighted(
+        dict(through.taken_back_by_example(outer_sums(g, a)))[through.x].add_weighted(
             torch.ones(5, dtype=torch.float64), into
         )
         torch.testing.assert_close(into, true[0].double().sum(0), rtol=1e-5, atol=1e-5)

@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "transposed convolutions are taken for images of one channel",
-        Convolution._form,
+        Convolution._form_at_once,
         "and not self._transposed",
         "or self._transposed",
         USED,

@@ -18,7 +18,7 @@ MUTANTS = [
     Mutant(
         "a hollow target passes in silence",
         session.warn_of_target,
-        "warn(warning)",
+        "warn_caller(warning)",
         "pass",
         ESTIMATORS,
     ),

@@ -105,8 +105,7 @@ def read(folder: str | Path) -> Contents:
                     ) from error
                 if not os.path.lexists(path):
                     raise BadInput(
-                        f"there is no folder {path}: expected the one that train or publish wrote, "
-                        "check its name"
+                        f"there is no folder {path}: expected one that train or publish wrote"
                     ) from error
                 raise BadInput(
                     f"{path} is not a published model: {error}. Expected the folder that train or "

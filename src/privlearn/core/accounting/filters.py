@@ -138,7 +138,7 @@ class PrivacyFilter:
         self.limit, self.adjacency = limit, adjacency
         self._counts: dict[Mechanism, int] = {}
         self._process = os.getpid()
-        self._one_at_a_time = threading.RLock()  # as of a ledger
+        self._one_at_a_time = threading.RLock()
 
     def spent(self, *more: Event) -> Composed:
         """All that was let through, and `more` on top: no part of the claim, which is the limit.
@@ -149,18 +149,15 @@ class PrivacyFilter:
         Raises:
             PrivlearnError: this is another process than the one that opened the filter.
         """
-        self._require_own_process()
-        counts = tally(
-            Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *more))
-        )
-        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
-
-    def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise PrivlearnError(
                 "this filter belongs to another process, which would not see the charge. Open "
                 "another filter here, on a ledger that is kept in a file: Ledger.open(path)"
             )
+        counts = tally(
+            Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *more))
+        )
+        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one
@@ -178,7 +175,7 @@ class PrivacyFilter:
             AdjacencyMismatch: another kind of neighbour.
             PrivlearnError: this is another process than the one that opened the filter.
         """
-        self._require_own_process()
+        self.spent()  # refuses in another process, which must not wait for a thread of this one
         require_same(self.adjacency, adjacency, "this filter")
         require_adjacency(event, adjacency)
         with self._one_at_a_time:

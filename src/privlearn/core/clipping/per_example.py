@@ -70,7 +70,13 @@ class ExampleGradients(Protocol):
 
 @final
 class Dense:
-    """Gradients that were formed: shape (batch, *parameter)."""
+    """Gradients that were formed: shape (batch, *parameter).
+
+    Attributes:
+        any_shape: whether they are added to a tensor of any shape, as numbers in their order.
+    """
+
+    any_shape = True
 
     def __init__(self, gradients: Tensor, norms: RowNorms | None = None) -> None:
         self._gradients, self._norms = gradients, norms

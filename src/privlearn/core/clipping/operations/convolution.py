@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.core.clipping.capture import Call, Capture
-from privlearn.core.clipping.parameters.standardisation import OuterSums
 from privlearn.core.clipping.per_example import (
     Dense,
     ExampleGradients,
@@ -110,7 +109,7 @@ class Convolution:
                 outputs, inputs = _channels_last(g), _channels_last(x)
                 if not self._handed_on:
                     return sum_of_outer(outputs, inputs, shape, self._kernels)
-                sums = OuterSums(outputs, inputs, shape, self._kernels)
+                sums = self._hand_on(outputs, inputs)
                 formed = worth_forming(inputs.shape[1], *shape[:2])
                 return Dense(sums.form()) if formed else sums
         unfolds = len(kernel) <= 2 or not on_processor(x)
@@ -119,13 +118,19 @@ class Convolution:
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
                 outputs, inputs = _channels_last(g), self._unfold(x)
                 if self._handed_on:
-                    return OuterSums(outputs, inputs, shape, self._kernels)
+                    return self._hand_on(outputs, inputs)
                 return GramNorms(outputs, inputs, shape, partial(self._add_weighted, x, g))
         if not on_processor(x) and self._groups == 1 and not self._transposed:
             from privlearn.core.clipping.operations.patches import form  # for accelerators alone
 
             return Dense(form(x, g, self._weight.shape, self._sizes))
         return Dense(self._form(x, g))
+
+    def _hand_on(self, g: Tensor, a: Tensor) -> ExampleGradients:
+        """The gradients of weights that were made of others, such as standardised ones."""
+        from privlearn.core.clipping.parameters.standardisation import OuterSums  # for these alone
+
+        return OuterSums(g, a, self._weight.shape, self._kernels)
 
     def _form(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example's gradient, shape (examples, *weight)."""

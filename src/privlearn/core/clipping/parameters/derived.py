@@ -10,20 +10,18 @@ PyTorch's own backward pass under `vmap`, or by a rule of ours where there is on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from privlearn.core.clipping.parameters.standardisation import (
-    Standardisation,
-    ThroughStandardisation,
-    taken_back,
-)
 from privlearn.core.clipping.per_example import Dense, ExampleGradients, SparseRows
 from privlearn.core.clipping.separation.program import asks_for_all, asks_for_any, note_question
+
+if TYPE_CHECKING:
+    from privlearn.core.clipping.parameters.standardisation import Standardisation
 
 #: What tensors are looked for in.
 _NESTS = (list, tuple)
@@ -169,8 +167,12 @@ class Derived:
             and (args[0].numel(), args[0].dtype) == (out.numel(), out.dtype)
         ):
             self._reshaped[id(out)] = args[0]
-        if func is F.batch_norm and (known := Standardisation.of(*args, **kwargs)) is not None:
-            self._standardised[id(out)] = known
+        if func is F.batch_norm:
+            # for standardised weights alone
+            from privlearn.core.clipping.parameters.standardisation import Standardisation
+
+            if (known := Standardisation.of(*args, **kwargs)) is not None:
+                self._standardised[id(out)] = known
         if func in _TRANSPOSES and args[0].dim() == 2 and id(args[0]) in self._trained:
             self._transposed[id(out)] = args[0]
 
@@ -216,7 +218,7 @@ class Derived:
                 if id(end) in self._trained:
                     # Other kinds add up in the shape that the operation had, which may not be the
                     # parameter's.
-                    any_shape = isinstance(reached, Dense | ThroughStandardisation)
+                    any_shape = getattr(reached, "any_shape", False)
                     keep(end, None, reached if any_shape else Dense(self._form(end, reached)))
                 elif end.requires_grad:
                     ends.append(end)
@@ -240,7 +242,7 @@ class Derived:
         if (before := self._reshaped.get(id(tensor))) is not None:
             yield from self._back(before, gradients)
         elif (through := self._standardised.get(id(tensor))) is not None:
-            for source, flow in taken_back(gradients, through):
+            for source, flow in through.taken_back_by_example(gradients):
                 yield from self._back(source, flow)
         else:
             yield tensor, gradients

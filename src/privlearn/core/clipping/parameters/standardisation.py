@@ -135,6 +135,21 @@ class Standardisation:
             .mul_(scales[:, None])
         )
 
+    def taken_back_by_example(
+        self, gradients: ExampleGradients
+    ) -> Iterator[tuple[Tensor, ExampleGradients]]:
+        """Each example's gradients of what was standardised, and of gain and shift, from those of
+        what came out.
+        """
+        if isinstance(gradients, OuterSums):
+            x_gradients = ThroughStandardisation(gradients, self)
+            yield self.x, x_gradients
+            for source, flow in self.of_sums(x_gradients.plain, x_gradients.with_z):
+                yield source, Dense(flow)
+        else:
+            for source, flow in self.backward(gradients.form().to(self.x.dtype)):
+                yield source, Dense(flow)
+
 
 @final
 class OuterSums:
@@ -183,6 +198,8 @@ class ThroughStandardisation:
         sums: the gradients of the standardised weights.
         through: the standardisation.
     """
+
+    any_shape = True
 
     def __init__(self, sums: OuterSums, through: Standardisation) -> None:
         self._through, self._kernels = through, sums.kernels
@@ -241,19 +258,3 @@ class ThroughStandardisation:
     def form(self) -> Tensor:
         """One product for each example, taken back."""
         return self._take_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
-
-
-def taken_back(
-    gradients: ExampleGradients, through: Standardisation
-) -> Iterator[tuple[Tensor, ExampleGradients]]:
-    """Each example's gradients of what was standardised, and of gain and shift, from those of what
-    came out.
-    """
-    if isinstance(gradients, OuterSums):
-        x_gradients = ThroughStandardisation(gradients, through)
-        yield through.x, x_gradients
-        for source, flow in through.of_sums(x_gradients.plain, x_gradients.with_z):
-            yield source, Dense(flow)
-    else:
-        for source, flow in through.backward(gradients.form().to(through.x.dtype)):
-            yield source, Dense(flow)
