@@ -1,4 +1,6 @@
-"""Named checks of the fillers that bring batches to few sizes; mutations must make them fail."""
+"""Named checks of the sizes that batches are computed in, and of the fillers that make these few;
+mutations must make them fail.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.agreement import HeldByExample, physical_batch
 from privlearn.core.clipping.clips import Clip, Flat, Quantile
 from privlearn.core.clipping.gradients import ClippedGradients
 from tests.support.checks import check
@@ -118,3 +121,19 @@ def check_persons_are_filled_up_whole() -> None:
     apart, _ = noting_sizes(Flat(0.5), rows=persons, microbatch=1)
     for one, other in zip(clipped, apart(one_sample(examples=ROWS), x, y).values, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@check
+def check_parts_of_a_batch_hold_about_what_a_plain_step_does() -> None:
+    """Equal parts where gradients take more than activations, and these are large; whole batches
+    where they are small, or what is expected is not known, which is private.
+    """
+    mib, processor = 1 << 20, torch.device("cpu")
+    large, small = HeldByExample(mib, 3 * mib), HeldByExample(mib // 100, mib // 10)
+    assert physical_batch(large, processor, 100.0) == 55  # two parts of 50, which differ by roots
+    assert physical_batch(large, processor, 400.0) == 210
+    assert physical_batch(large, processor, 20.0) == 256  # fewer than 32 examples
+    assert physical_batch(large, processor, 0.0) == 256
+    assert physical_batch(small, processor, 500.0) > 1024
+    assert physical_batch(HeldByExample(0, 4 * mib), processor, 100.0) == 256  # one by one
+    assert physical_batch(HeldByExample(3 * mib, mib), processor, 100.0) == 256

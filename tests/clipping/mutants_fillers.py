@@ -1,11 +1,13 @@
-"""Planted bugs of the fillers of batches, each of which a named check must catch."""
+"""Planted bugs of the sizes that batches are computed in, each of which a named check must catch."""
 
 from __future__ import annotations
 
+from privlearn.core.clipping import agreement
 from privlearn.core.clipping.gradients import ClippedGradients
 from tests.support.mutant import Mutant, suite_of
 
 NOTHING = "check_fillers_add_nothing"
+PARTS = "check_parts_of_a_batch_hold_about_what_a_plain_step_does"
 FEW = "check_random_batches_have_few_sizes"
 #: Weights of the examples, and of all that was computed.
 CUT = "self._weights(losses[:count], squares[:, :count], finite, clipped, weighed)"
@@ -60,6 +62,20 @@ MUTANTS = [
         "first = len(rows) // examples",
         "first = 1",
         "check_persons_are_filled_up_whole",
+    ),
+    Mutant(
+        "a batch is computed whole, whatever it holds",
+        agreement.physical_batch,
+        "max(as_plain, _LEAST_EXAMPLES, _LEAST_BYTES / held.total)",
+        "math.inf",
+        PARTS,
+    ),
+    Mutant(
+        "small batches are computed in parts",
+        agreement.physical_batch,
+        ", _LEAST_EXAMPLES, _LEAST_BYTES / held.total",
+        ", 1",
+        PARTS,
     ),
 ]
 

@@ -345,14 +345,14 @@ class HeldByExample(NamedTuple):
 
 
 def held_by(way: Backend, *leaves: Tensor) -> HeldByExample:
-    """What `way` holds for each of `COMPARED` examples."""
+    """What `way` holds for each of these examples."""
     # a new program is checked in passes of its own, which hold more
     way(*(leaf.clone() for leaf in leaves))
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
-        computed, _ = way(*leaves)
+        computed, losses = way(*leaves)
     gradients = sum(gradients.nbytes for gradients in computed.values())
-    return HeldByExample(holding.bytes // COMPARED, gradients // COMPARED)
+    return HeldByExample(holding.bytes // len(losses), gradients // len(losses))
 
 
 class _Held(torch.autograd.graph.saved_tensors_hooks):
