@@ -1,4 +1,4 @@
-"""Planted bugs of the sizes that batches are computed in, each of which a named check must catch."""
+"""Planted bugs of the sizes that batches are computed in, each caught by a named check."""
 
 from __future__ import annotations
 
