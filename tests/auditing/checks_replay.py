@@ -633,7 +633,7 @@ def check_a_tolerance_lets_rounding_pass_and_no_more() -> None:
         assert any("another network" in problem for problem in found.problems), found.problems
     with recorded() as folder, mock.patch("torch.get_num_threads", return_value=7):
         said = str(must_raise(BadInput, lambda: replayed(folder)))
-        assert "number of threads was" in said
+        assert "its setting 'number of threads' was" in said
         assert "is 7" in said
         assert replayed(folder, tolerance=1e-3).ok
     for wrong in ({"tolerance": -1.0}, {"published": folder / "nowhere"}, {"steps": -1}):

@@ -228,10 +228,11 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown option": ((*TRAIN, "--epsilom", "1"), ("--epsilom",)),
     "unknown command": (("tarin",), ("tarin",)),
     "missing configuration": ((*BUDGET, "--config", "gone.toml"), ("gone.toml cannot be read",)),
-    "not a model": (("verify", "nowhere"), ("not a published model", "privacy.json")),
+    "no folder": (("verify", "nowhere"), ("there is no folder nowhere", "train or publish")),
+    "not a model": (("verify", "."), ("not a published model", "privacy.json")),
     "prediction from nothing": (
         ("predict", "nowhere", "--data", "digits"),
-        ("not a published model",),
+        ("there is no folder nowhere",),
     ),
 }
 

@@ -503,7 +503,7 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
         own = here / "own"
         must_raise(Stopped, lambda: run.go(own, stop=2, data=data, augmentation=ours))
         error = must_raise(BadInput, lambda: run.go(own, data=data, augmentation=theirs))
-        assert "its copies was" in str(error)
+        assert "its setting 'copies' was" in str(error)
         smoothed = here / "smoothed"
         must_raise(
             RuntimeError,

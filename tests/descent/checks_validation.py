@@ -318,7 +318,8 @@ def check_a_filters_limit_is_spent_once() -> None:
             assert each.has_room(compose([step] * 5))
             assert not each.has_room(compose([step] * 6))
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            must_raise(TypeError, lambda: pickle.dumps(limited, protocol))  # noqa: B023
+            error = must_raise(TypeError, lambda: pickle.dumps(limited, protocol))  # noqa: B023
+            assert "would spend the same limit again" in str(error)
         for work in (
             lambda: limited.charge(step, Adjacency.ZERO_OUT),  # noqa: B023
             lambda: limited.has_room(step),  # noqa: B023

@@ -662,6 +662,8 @@ class ClippedGradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
         settle_all(gradients.values(), assumed)
         squares = torch.stack([gradient.squares for name, gradient in gradients.items()])
+        if squares.shape[1] != len(losses):
+            raise ValueError("there are gradients of more or fewer examples than losses")
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
