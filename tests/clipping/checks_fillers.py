@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.core.clipping.agreement import HeldByExample, physical_batch
+from privlearn.core.clipping.agreement import BytesPerExample, physical_batch
 from privlearn.core.clipping.clips import Clip, Flat, Quantile
 from privlearn.core.clipping.gradients import ClippedGradients
 from tests.support.checks import check
@@ -131,11 +131,11 @@ def check_parts_of_a_batch_hold_about_what_a_plain_step_does() -> None:
     where they are small, or what is expected is not known, which is private.
     """
     mib, processor = 1 << 20, torch.device("cpu")
-    large, small = HeldByExample(mib, 3 * mib), HeldByExample(mib // 100, mib // 10)
+    large, small = BytesPerExample(mib, 3 * mib), BytesPerExample(mib // 100, mib // 10)
     assert physical_batch(large, processor, 100.0) == 55  # two parts of 50, which differ by roots
     assert physical_batch(large, processor, 400.0) == 210
     assert physical_batch(large, processor, 20.0) == 256  # fewer than 32 examples
     assert physical_batch(large, processor, 0.0) == 256
     assert physical_batch(small, processor, 500.0) > 1024
-    assert physical_batch(HeldByExample(0, 4 * mib), processor, 100.0) == 256  # one by one
-    assert physical_batch(HeldByExample(3 * mib, mib), processor, 100.0) == 256
+    assert physical_batch(BytesPerExample(0, 4 * mib), processor, 100.0) == 256  # one by one
+    assert physical_batch(BytesPerExample(3 * mib, mib), processor, 100.0) == 256

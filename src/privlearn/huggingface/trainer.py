@@ -52,7 +52,7 @@ from privlearn.huggingface.unsupported import (
     require_rows,
     require_texts,
 )
-from privlearn.publishing.publish import called
+from privlearn.publishing.publish import name_call
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.public_numbers import declare_metrics
@@ -678,7 +678,7 @@ class PrivateTrainer(Trainer):
 
         Takes the named arguments of `pv.publish`.
         """
-        with called("trainer.publish("):
+        with name_call("trainer.publish("):
             return publish_pretrained(self.result, folder, **arguments)
 
 

@@ -28,7 +28,7 @@ from privlearn.lightning.frozen_weights import FrozenWeights
 from privlearn.lightning.progress import TrainerProgress
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs
 from privlearn.loop import make_private
-from privlearn.publishing.publish import called, publish
+from privlearn.publishing.publish import name_call, publish
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
@@ -513,7 +513,7 @@ class _PrivateSteps(Strategy):
         assert noted is not None
         if ckpt_path is not None:
             self._load_weights(self._checkpoint_of(ckpt_path), noted)
-        with called("strategy.publish("):
+        with name_call("strategy.publish("):
             return publish(noted.recognise(result), folder, **arguments)
 
     def _checkpoint_of(self, ckpt_path: str | Path) -> str | Path:

@@ -29,7 +29,7 @@ from privlearn.opacus.planned_settings import ScriptedRun
 from privlearn.opacus.script_checkpoint import ScriptCheckpoint
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 from privlearn.opacus.strange_attributes import NO_PRIVATE_STEP
-from privlearn.publishing.publish import called
+from privlearn.publishing.publish import name_call
 from privlearn.runs import compute
 from privlearn.training.clip_only import ClipOnlyRun
 from privlearn.training.run import Run
@@ -350,7 +350,7 @@ class PrivacyEngine:
         """End the run and write the module with its certificate; `options` are those of
         `pv.publish`.
         """
-        with called("engine.publish("):
+        with name_call("engine.publish("):
             return self.run.publish(out, **options)
 
     @staticmethod

@@ -86,7 +86,7 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
 
 
 @contextmanager
-def called(call: str) -> Iterator[None]:
+def name_call(call: str) -> Iterator[None]:
     """A block in which `publish` is called by another name, such as `trainer.publish(`: the refusal
     of a folder says that name.
     """

@@ -121,7 +121,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     gradients, share = task.gradients, batch * rows / size
     held = None
     if request.config.microbatch is None:
-        held = min(size, gradients.state_dict()["microbatch"], BLOCK) * gradients.held
+        held = min(size, gradients.state_dict()["microbatch"], BLOCK) * gradients.bytes_per_example
         # Weights, sums, and what the optimizer keeps.
         held += 4 * sum(parameter.nbytes for parameter in task.parameters)
     return Rehearsal(

@@ -102,7 +102,9 @@ class Choice:
             except _UNFIT as error:
                 self.reason, self.way = first_line(error), Loop(problem)
                 self.way(*self._fresh(usable))
-                self.held = HeldByExample(0, 2 * sum(p.nbytes for p in problem.parameters.values()))
+                self.held = BytesPerExample(
+                    0, 2 * sum(p.nbytes for p in problem.parameters.values())
+                )
 
     def _fresh(self, leaves: Leaves) -> Leaves:
         """Rows that may be written into."""
@@ -327,7 +329,7 @@ _WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
 _LEAST_EXAMPLES, _LEAST_BYTES = 32, 1 << 26
 
 
-class HeldByExample(NamedTuple):
+class BytesPerExample(NamedTuple):
     """Bytes that a way of computing holds for each example.
 
     Attributes:
@@ -344,7 +346,7 @@ class HeldByExample(NamedTuple):
         return max(self.activations + self.gradients, 1)
 
 
-def held_by(way: Backend, *leaves: Tensor) -> HeldByExample:
+def held_by(way: Backend, *leaves: Tensor) -> BytesPerExample:
     """What `way` holds for each of these examples."""
     # a new program is checked in passes of its own, which hold more
     way(*(leaf.clone() for leaf in leaves))
@@ -352,7 +354,7 @@ def held_by(way: Backend, *leaves: Tensor) -> HeldByExample:
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
         computed, losses = way(*leaves)
     gradients = sum(gradients.nbytes for gradients in computed.values())
-    return HeldByExample(holding.bytes // len(losses), gradients // len(losses))
+    return BytesPerExample(holding.bytes // len(losses), gradients // len(losses))
 
 
 class _Held(torch.autograd.graph.saved_tensors_hooks):
@@ -382,7 +384,7 @@ def room(device: torch.device) -> int:
     return _WORKING_SET
 
 
-def physical_batch(held: HeldByExample, device: torch.device, expected: float) -> int:
+def physical_batch(held: BytesPerExample, device: torch.device, expected: float) -> int:
     """How many examples are computed at once: as many as memory has room for. On a processor a
     batch is also computed in equal parts that hold about as much as a plain step does, if these are
     large.

@@ -138,7 +138,7 @@ class ClippedGradients:
             it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
-        held: the bytes that an example takes while it is computed, about; 0 before that.
+        bytes_per_example: what an example takes while it is computed, about; 0 before that.
         clip_norm: the current one; `Quantile` and a clip's schedule move it.
     """
 
@@ -185,7 +185,7 @@ class ClippedGradients:
         self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
-        self.held = 0
+        self.bytes_per_example = 0
         self._random, self._seeds, self._model = RowRandom(), view_seeds, model
         self._indices = Indices(self._device)
         self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
@@ -817,7 +817,7 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example.
         """
         choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
-        self.reason, self.held = self.reason or choice.reason, choice.held.total
+        self.reason, self.bytes_per_example = self.reason or choice.reason, choice.held.total
         expected = self._world.part(self._expected)
         at_once = self._microbatch or physical_batch(choice.held, self._device, expected)
         return choice.way, at_once

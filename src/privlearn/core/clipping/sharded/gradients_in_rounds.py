@@ -302,7 +302,7 @@ class ShardedGradients(ClippedGradients):
                 ) from error
             held = held_by(self._paths[0], *few)
         self._blank = few
-        self.held = held.total
+        self.bytes_per_example = held.total
         return self._paths[0], self._microbatch or physical_batch(held, self._device, 0.0)
 
     def _agrees(self, problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
